@@ -14,11 +14,11 @@ Usage: tulle-proxy [--check] --config FILE | --config-env NAME
        tulle-proxy --check-redirect ADDRESS
 
 Options:
-      --config FILE             What this proxy is, where it listens, and where its configuration comes from
-      --config-env NAME         The same in a variable of the environment
+      --config FILE             Read identity, listeners and the source of configuration from a file
+      --config-env NAME         Read them from an environment variable
       --check                   Check the configuration and exit
       --wait-ready              Wait until the proxy of this pod is ready, for at most two minutes
-      --check-redirect ADDRESS  Whether the traffic of the pod with this address is redirected; 79: it is not
+      --check-redirect ADDRESS  Check that the traffic of the pod with this address is redirected (exit 79: it is not)
   -h, --help                    Print help
   -V, --version                 Print version
 ";

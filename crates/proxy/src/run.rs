@@ -4,8 +4,9 @@
 use crate::admin::Admin;
 use crate::admin::application_metrics::Scraper;
 use crate::admin::probe::Probes;
+use crate::context::lookups::Lookups;
 use crate::context::memory_limit;
-use crate::control::client::{self, ControlClient, Lookups};
+use crate::control::client::{self, ControlClient};
 use crate::control::file;
 use crate::control::file::Source;
 use crate::control::publish::{Current, Publisher};

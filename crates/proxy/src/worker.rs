@@ -3,43 +3,34 @@
 //! Workers share nothing but the immutable snapshot and the number of connections each has
 //! (`spread`).
 
-use crate::balance::{Destination, show};
-use crate::config::retry::Budgets;
+use crate::balance::{Destination, InForce, Steer, show};
 use crate::config::snapshot::Snapshot;
-use crate::context::admission::Admission;
-use crate::context::memory_limit;
-use crate::context::peers::Peers;
-use crate::control::client::Lookups;
-use crate::decision::Scope;
-use crate::http::exchange;
+use crate::context::lookups::Lookups;
+use crate::context::{Recent, WorkerContext, memory_limit};
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::{Metrics, Report};
-use crate::telemetry::outside_peers::{self, OutsidePeers};
+use crate::telemetry::metrics::Report;
+use crate::telemetry::outside_peers;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::telemetry::span::{self, Span};
 use crate::upstream::http2::Http2Connection;
-use crate::upstream::link::Link;
-use crate::upstream::{Upstream, UpstreamKey};
+use crate::upstream::outside::{Gateways, Lent};
+use crate::upstream::pools::Pools;
+use crate::upstream::{Lease, Upstream, UpstreamKey};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
+use std::ops::Deref;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
-use std::time::{Duration, SystemTime};
-use tokio::sync::{Notify, mpsc, oneshot};
-use tulle_net::{Buf, Deadlines, clock};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tulle_model::resource::Target;
+use tulle_net::clock;
+use tulle_transport::StreamKind;
 
-/// Failures kept for `/errors`.
-const RECENT: usize = 64;
-/// Stream handlers kept for the next stream.
-const IDLE_HANDLERS: usize = 512;
+/// Endpoints of an egress gateway that are tried.
+const GATEWAY_TRIES: usize = 3;
 /// How often idle pools are swept.
 const SWEEP: Duration = Duration::from_secs(10);
-
-/// How long a connection without a request delays the end of this proxy: one that has sent nothing
-/// yet, or one of a client outside the mesh.
-pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// Requests of the main thread to a worker.
 pub enum Command {
@@ -61,56 +52,24 @@ pub enum Command {
     Drain(oneshot::Sender<()>),
 }
 
-/// A failure as shown to operators.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Recent {
-    /// Seconds since 1970.
-    pub time: f64,
-    /// Caller's identity, or `unknown`.
-    pub source: String,
-    /// Service called, or `unknown`.
-    pub destination: String,
-    /// Request target, if known.
-    pub path: String,
-    /// Status answered; 0 for TCP.
-    pub code: u16,
-    /// Reason code.
-    pub reason: &'static str,
-    /// Facts an operator needs to know.
-    pub detail: String,
-}
-
-/// State of one worker.
+/// A worker: its context, and the pools and destinations that it shares with no other.
 pub struct Worker {
-    /// Deadlines of all tasks.
-    pub deadlines: Rc<Deadlines>,
-    /// Connections from clients.
-    pub admission: Admission,
-    /// Connections with peers of the mesh.
-    pub peers: Rc<Peers>,
-    /// Counters.
-    pub metrics: Metrics,
-    /// Peers outside the mesh.
-    pub outside: OutsidePeers,
-    /// The access log.
-    pub log: AccessLog,
-    /// Spans for the exporter.
-    pub spans: span::Ring,
-    /// Budgets of retries.
-    pub retry_budgets: Budgets,
-    /// Asks the controller for names that are not in the snapshot.
-    pub lookups: Option<Lookups>,
+    this: Weak<Self>,
+    context: Rc<WorkerContext>,
     config: RefCell<Rc<Config>>,
-    upstreams: RefCell<HashMap<UpstreamKey, Rc<Upstream>>>,
-    handlers: RefCell<Vec<Rc<Mailbox>>>,
-    recent: RefCell<VecDeque<Recent>>,
-    random: Cell<u64>,
-    open: Cell<u64>,
-    draining: Cell<bool>,
-    changed: Notify,
+    pools: Pools,
+    in_force: Rc<InForce>,
     http2_clients: RefCell<Vec<Weak<Http2Connection>>>,
     /// When `end_stuck_clients` may wake all tasks again.
     next_wake: Cell<Duration>,
+}
+
+impl Deref for Worker {
+    type Target = Rc<WorkerContext>;
+
+    fn deref(&self) -> &Rc<WorkerContext> {
+        &self.context
+    }
 }
 
 /// A snapshot with this worker's own state for it.
@@ -118,20 +77,6 @@ pub struct Config {
     /// The snapshot.
     pub snapshot: Arc<Snapshot>,
     destinations: RefCell<HashMap<String, Rc<Destination>>>,
-}
-
-/// Counts a connection as open until dropped.
-pub struct Open(Rc<Worker>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let open = self.0.open.get().saturating_sub(1);
-        self.0.open.set(open);
-        self.0.metrics.internal(|i| i.open = open);
-        if self.0.draining.get() && open == 0 {
-            self.0.changed.notify_waiters();
-        }
-    }
 }
 
 impl Worker {
@@ -142,24 +87,12 @@ impl Worker {
         spans: Arc<span::Totals>,
         lookups: Option<Lookups>,
     ) -> Rc<Self> {
-        Rc::new(Self {
-            deadlines: Deadlines::new(),
-            admission: Admission::default(),
-            peers: Rc::default(),
-            metrics: Metrics::default(),
-            outside: OutsidePeers::default(),
-            log,
-            spans: span::Ring::new(spans),
-            retry_budgets: Budgets::default(),
-            lookups,
+        Rc::new_cyclic(|this| Self {
+            this: this.clone(),
+            context: WorkerContext::new(snapshot.clone(), log, spans, lookups),
             config: RefCell::new(Rc::new(Config::new(snapshot))),
-            upstreams: RefCell::default(),
-            handlers: RefCell::default(),
-            recent: RefCell::default(),
-            random: Cell::new(seed()),
-            open: Cell::new(0),
-            draining: Cell::new(false),
-            changed: Notify::new(),
+            pools: Pools::default(),
+            in_force: Rc::default(),
             http2_clients: RefCell::default(),
             next_wake: Cell::default(),
         })
@@ -175,9 +108,7 @@ impl Worker {
                 // A requester that has gone needs no answer.
                 Command::Ping(reply) => drop(reply.send(())),
                 Command::Metrics(reply) => drop(reply.send(self.metrics.report())),
-                Command::Errors(reply) => {
-                    drop(reply.send(self.recent.borrow().iter().cloned().collect()));
-                }
+                Command::Errors(reply) => drop(reply.send(self.recent())),
                 Command::Outside(reply) => drop(reply.send(self.outside.rows())),
                 Command::Spans(reply) => drop(reply.send(self.spans.take())),
                 Command::Endpoints(reply) => drop(reply.send(self.endpoints())),
@@ -198,12 +129,9 @@ impl Worker {
         self.config.borrow().clone()
     }
 
-    /// Whether the access log or a watcher needs a line for each request.
-    pub fn logs(&self) -> bool {
-        self.log.wanted(self.config().snapshot.mesh.access_log)
-    }
-
     fn configure(&self, snapshot: Arc<Snapshot>) {
+        let epoch = self.tls_epoch();
+        self.set_snapshot(snapshot.clone());
         let old = self.config.replace(Rc::new(Config::new(snapshot)));
         let config = self.config();
         let cut = self.peers.revoke(&config.snapshot.revoked);
@@ -213,26 +141,17 @@ impl Worker {
                 "cut: a certificate of a peer was revoked"
             );
         }
+        self.in_force.clear();
         // Destinations in use stay set up, so that their pools are not swept as unused.
         for name in old.destinations.borrow().keys() {
             self.destination(&config, name);
         }
-        self.changed.notify_waiters();
-        if config.tls_epoch() != old.tls_epoch() {
+        self.notify();
+        if self.tls_epoch() != epoch {
             // Connections made with the old certificates have to come to an end.
             self.deadlines.wake_all();
         }
-        self.forget_unused();
-    }
-
-    /// Returns the epoch of the certificates in use.
-    pub fn tls_epoch(&self) -> Option<u64> {
-        self.config.borrow().tls_epoch()
-    }
-
-    /// Completes at the next configuration change (or the end of a drain).
-    pub fn changed(&self) -> tokio::sync::futures::Notified<'_> {
-        self.changed.notified()
+        self.pools.forget_unused();
     }
 
     /// The destination of that name, with this worker's pools.
@@ -241,7 +160,14 @@ impl Worker {
             return Some(known.clone());
         }
         let service = config.snapshot.services.get(name)?;
-        let built = Rc::new(Destination::new(self, &config.snapshot, service));
+        let built = Destination::new(
+            &self.context,
+            &self.pools,
+            &self.in_force,
+            &config.snapshot,
+            service,
+        );
+        let built = Rc::new(built);
         config
             .destinations
             .borrow_mut()
@@ -259,11 +185,12 @@ impl Worker {
     /// Returns the pool for an endpoint; the same one as long as address and identities are the
     /// same.
     pub fn upstream(&self, key: UpstreamKey) -> Rc<Upstream> {
-        let mut upstreams = self.upstreams.borrow_mut();
-        upstreams
-            .entry(key.clone())
-            .or_insert_with(|| Rc::new(Upstream::new(key)))
-            .clone()
+        self.pools.get(key)
+    }
+
+    /// Who lends ways to egress gateways.
+    pub fn gateways(&self) -> Weak<dyn Gateways> {
+        self.this.clone()
     }
 
     async fn sweep_pools(self: Rc<Self>) {
@@ -271,22 +198,8 @@ impl Worker {
             tokio::time::sleep(SWEEP).await;
             tulle_net::buffer::trim();
             tulle_net::splice::trim();
-            let epoch = self.tls_epoch();
-            for upstream in self.upstreams.borrow().values() {
-                upstream.sweep(epoch);
-            }
-            self.forget_unused();
+            self.pools.sweep(self.tls_epoch());
         }
-    }
-
-    fn forget_unused(&self) {
-        self.upstreams.borrow_mut().retain(|_, upstream| {
-            let used = Rc::strong_count(upstream) > 1 || upstream.is_busy();
-            if !used {
-                upstream.retire();
-            }
-            used
-        });
     }
 
     /// Remembers a connection of a client that speaks HTTP/2, to be checked when memory is short.
@@ -319,124 +232,48 @@ impl Worker {
         }
     }
 
-    /// Counts a connection as open.
-    pub fn connection_opened(self: &Rc<Self>) -> Open {
-        let open = self.open.get() + 1;
-        self.open.set(open);
-        self.metrics.internal(|i| i.open = open);
-        Open(self.clone())
-    }
-
-    /// Whether it takes nothing new.
-    pub fn is_draining(&self) -> bool {
-        self.draining.get()
-    }
-
     async fn drain(&self) {
-        self.draining.set(true);
-        self.changed.notify_waiters();
-        self.deadlines.wake_all();
-        for upstream in self.upstreams.borrow().values() {
-            upstream.retire();
-        }
-        while self.open.get() > 0 {
-            self.changed().await;
-        }
+        self.begin_drain();
+        self.pools.retire();
+        self.drained().await;
     }
+}
 
-    /// Returns a random number, good enough for balancing and ids, but not for keys.
-    pub fn random(&self) -> u64 {
-        // splitmix64
-        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random.set(state);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+impl Gateways for Worker {
+    fn lease<'a>(&'a self, gateway: &'a Target) -> Lent<'a> {
+        Box::pin(lease(self, gateway))
     }
+}
 
-    /// Remembers a failure for `/errors`.
-    pub fn failed(
-        &self,
-        source: Option<&str>,
-        destination: &str,
-        path: &[u8],
-        code: u16,
-        failure: &Failure,
-    ) {
-        // A client that leaves is no failure of ours, and would push out other entries.
-        if failure.reason == Reason::ClientClosed {
-            return;
+/// Leases a stream to one of a gateway's endpoints.
+async fn lease(worker: &Worker, gateway: &Target) -> Result<Lease, Failure> {
+    let missing = |what: &str| {
+        let text = format!("egress gateway {}: {what}", gateway.service);
+        Failure::new(Reason::NoService, text)
+    };
+    let port = {
+        let config = worker.config();
+        let destination = worker
+            .destination(&config, &gateway.service)
+            .ok_or_else(|| missing("the service does not exist"))?;
+        let port = destination.port(gateway.port).cloned();
+        port.ok_or_else(|| missing(&format!("the service has no port {}", gateway.port)))?
+    };
+    let mut tries = port.endpoint_count().clamp(1, GATEWAY_TRIES);
+    loop {
+        let upstream = port.pick(worker, &Steer::default(), None)?;
+        // The name of the host outside is sent to the gateway, so never in plain text.
+        if upstream.key.identities.is_none() {
+            return Err(missing("its endpoints must be reached by mutual TLS"));
         }
-        let time = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        let shown = path.get(..256).unwrap_or(path);
-        let entry = Recent {
-            time: time.as_secs_f64(),
-            source: source.unwrap_or("unknown").to_owned(),
-            destination: destination.to_owned(),
-            path: String::from_utf8_lossy(shown).into_owned(),
-            code,
-            reason: failure.reason.code(),
-            detail: failure.detail.clone(),
-        };
-        tracing::debug!(
-            source = entry.source,
-            destination,
-            path = entry.path,
-            code,
-            reason = entry.reason,
-            detail = entry.detail,
-            "failed"
-        );
-        let mut recent = self.recent.borrow_mut();
-        if recent.len() == RECENT {
-            recent.pop_front();
+        if let Some(lease) = upstream.checkout(worker, StreamKind::Http) {
+            return Ok(lease);
         }
-        recent.push_back(entry);
-    }
-
-    /// Gives a stream of exchanges to a handler: an idle one if there is one, so that a request
-    /// costs no allocation and no new task.
-    pub fn handle(self: &Rc<Self>, stream: Link, scope: Rc<Scope>) {
-        let job = (stream, scope);
-        let idle = self.handlers.borrow_mut().pop();
-        match idle {
-            Some(mailbox) => mailbox.put(job),
-            None => {
-                let mailbox = Rc::new(Mailbox {
-                    job: Cell::new(Some(job)),
-                    waker: Cell::default(),
-                });
-                tokio::task::spawn_local(Self::handler(self.clone(), mailbox));
-            }
+        match Box::pin(upstream.connect(worker, StreamKind::Http)).await {
+            Ok(lease) => return Ok(lease),
+            Err(failure) if tries <= 1 => return Err(failure),
+            Err(_) => tries -= 1,
         }
-    }
-
-    /// Serves streams one after another. Clients decide how many handlers wait for them, so each
-    /// byte of its state counts thousands of times. (An `async fn` stores each argument twice.)
-    #[expect(clippy::manual_async_fn, reason = "smaller")]
-    fn handler(worker: Rc<Self>, mailbox: Rc<Mailbox>) -> impl Future<Output = ()> {
-        async move {
-            loop {
-                let (stream, scope) = mailbox.take().await;
-                exchange::serve(&worker, stream, Buf::new(), &scope).await;
-                drop(scope);
-                if !worker.keeps_handler(&mailbox) {
-                    return;
-                }
-            }
-        }
-    }
-
-    fn keeps_handler(&self, mailbox: &Rc<Mailbox>) -> bool {
-        let mut idle = self.handlers.borrow_mut();
-        let kept = idle.len() < IDLE_HANDLERS;
-        if kept {
-            idle.push(mailbox.clone());
-        }
-        kept
     }
 }
 
@@ -447,42 +284,4 @@ impl Config {
             destinations: RefCell::default(),
         }
     }
-
-    fn tls_epoch(&self) -> Option<u64> {
-        self.snapshot.tls.as_ref().map(tulle_tls::Context::epoch)
-    }
-}
-
-type Job = (Link, Rc<Scope>);
-
-/// Delivers the next stream to a handler.
-struct Mailbox {
-    job: Cell<Option<Job>>,
-    waker: Cell<Option<Waker>>,
-}
-
-impl Mailbox {
-    fn put(&self, job: Job) {
-        self.job.set(Some(job));
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    async fn take(&self) -> Job {
-        poll_fn(|cx| match self.job.take() {
-            Some(job) => Poll::Ready(job),
-            None => {
-                self.waker.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        })
-        .await
-    }
-}
-
-/// Returns a seed from the standard library's per-process random keys.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::thread::current().id())
 }

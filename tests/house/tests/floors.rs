@@ -21,7 +21,7 @@ fn found(floors: &str, files: &[(&str, &str)]) -> String {
     let text = |(name, text): &(&str, &str)| (PathBuf::from(name), (*text).to_owned());
     let texts: BTreeMap<_, _> = files.iter().map(text).collect();
     Floors::parse(floors)
-        .unwrap()
+        .expect("the floors make sense")
         .check(&Sources::of_texts(&texts))
 }
 

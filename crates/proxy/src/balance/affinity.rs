@@ -4,7 +4,7 @@
 //! every proxy gives the same name, also after a restart, and outsiders cannot find the address by
 //! trying. When the roots change, clients are given new names.
 
-use crate::worker::Worker;
+use crate::context::WorkerContext;
 use aws_lc_rs::{digest, hmac};
 use std::net::SocketAddr;
 use tulle_model::resource::Affinity;
@@ -14,12 +14,12 @@ pub struct Namer(hmac::Key);
 
 impl Namer {
     /// Derives the key from the certificates in force.
-    pub fn new(worker: &Worker, service: &str) -> Self {
+    pub fn new(context: &WorkerContext, service: &str) -> Self {
         let mut secret = digest::Context::new(&digest::SHA256);
         secret.update(b"tulle affinity\0");
-        let config = worker.config();
-        secret.update(config.snapshot.mesh.trust_domain.as_str().as_bytes());
-        for root in config.snapshot.tls.iter().flat_map(|t| t.bundle().roots()) {
+        let snapshot = context.snapshot();
+        secret.update(snapshot.mesh.trust_domain.as_str().as_bytes());
+        for root in snapshot.tls.iter().flat_map(|t| t.bundle().roots()) {
             secret.update(b"\0");
             secret.update(root.fingerprint.as_bytes());
         }

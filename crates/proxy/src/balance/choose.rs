@@ -1,8 +1,8 @@
 //! The ways to choose among a port's endpoints, for this worker alone: no lock, no allocation.
 
 use super::locality;
-use super::ring;
-use super::shared::{EndpointState, Shared, WHOLE, now};
+use crate::config::traffic::ring;
+use crate::config::traffic::shared::{EndpointState, Shared, WHOLE, now};
 use crate::upstream::Upstream;
 use std::cell::RefCell;
 use std::net::SocketAddr;

@@ -1,38 +1,36 @@
 //! Chooses the endpoint of a destination for the next request, and whether it may be asked at all.
 //!
-//! A port without a traffic policy rotates over its endpoints. Everything that only some ports need
-//! is behind one `Option` each: `choose` (with `ring`, `locality` and `latency`) picks by other
-//! rules, `shared` holds the state that all workers share (`limits`, `breaker`, `outlier`,
-//! `health`), `affinity` brings clients back, `show` tells the operator.
+//! A port without a traffic policy goes in turn over its endpoints and asks nobody else. Everything
+//! that only some ports need is behind one `Option` each: `choose` (with `ring`, `locality` and
+//! `latency`) picks by other rules, `shared` holds what all contexts know together (`limits`,
+//! `breaker`, `outlier`, `health`), `affinity` brings clients back, `show` tells the operator.
 
 pub mod affinity;
-pub(crate) mod breaker;
 pub(crate) mod choose;
 pub(crate) mod health;
-pub(crate) mod latency;
-pub(crate) mod limits;
 pub(crate) mod locality;
-pub(crate) mod outlier;
-pub(crate) mod ring;
-pub(crate) mod shared;
 pub(crate) mod show;
 
 pub use choose::Steer;
 
-use crate::config::retry::Policy;
 use crate::config::snapshot::{Service, Snapshot};
+use crate::config::traffic::breaker::{Probe, Verdict};
+use crate::config::traffic::limits::{Limits, Places, RetryPlace, TooMany};
+use crate::config::traffic::retry::Policy;
+use crate::config::traffic::ring;
+use crate::config::traffic::shared::{self, Shared};
+use crate::context::WorkerContext;
 use crate::telemetry::metrics::{Labels, Reporter, Series};
 use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::upstream::permit::Permit;
+use crate::upstream::pools::Pools;
 use crate::upstream::{Lease, Upstream, UpstreamKey};
-use crate::worker::Worker;
 use affinity::Namer;
-use breaker::{Probe, Verdict};
 use choose::{Chooser, Chosen};
-use limits::{Limits, Places, RetryPlace, TooMany};
-use shared::Shared;
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -42,7 +40,7 @@ use tulle_transport::StreamKind;
 /// Endpoints tried before a connection attempt is given up.
 const CONNECT_TRIES: usize = 3;
 
-/// A destination with this worker's pools and counters.
+/// A destination with this context's pools and counters.
 pub struct Destination {
     /// The service.
     pub service: Arc<Service>,
@@ -71,12 +69,35 @@ pub struct Port {
     observed: bool,
     /// The endpoints' names for clients, computed on first use.
     names: OnceCell<Box<[u64]>>,
+    /// For its checks, which go on when the configuration changes.
+    in_force: Rc<InForce>,
 }
 
-/// Resources that an exchange holds of a guarded port; given back when dropped.
-pub struct Permit {
-    _places: Places,
-    probe: Option<Probe>,
+/// The ports of the configuration in force, for what outlives one.
+#[derive(Default)]
+pub struct InForce(RefCell<HashMap<Name, Weak<Port>>>);
+
+/// A service and the number of its port.
+type Name = (Arc<str>, u16);
+
+impl InForce {
+    /// Forgets all: another configuration comes.
+    pub fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    /// Only ports with checks are looked for.
+    fn add(&self, port: &Rc<Port>) {
+        if port.shared.as_ref().is_some_and(|s| s.checks.is_some()) {
+            let key = (port.service.clone(), port.number);
+            self.0.borrow_mut().insert(key, Rc::downgrade(port));
+        }
+    }
+
+    fn find(&self, service: &Arc<str>, number: u16) -> Option<Rc<Port>> {
+        let known = self.0.borrow();
+        known.get(&(service.clone(), number))?.upgrade()
+    }
 }
 
 /// A lease that was not available at once.
@@ -95,7 +116,13 @@ enum Admission {
 
 impl Destination {
     /// Sets up the ports of a service.
-    pub fn new(worker: &Worker, snapshot: &Snapshot, service: &Arc<Service>) -> Self {
+    pub fn new(
+        context: &WorkerContext,
+        pools: &Pools,
+        in_force: &Rc<InForce>,
+        snapshot: &Snapshot,
+        service: &Arc<Service>,
+    ) -> Self {
         let ports = service.ports.iter().map(|port| {
             let shared = port.shared.as_ref();
             let traffic = shared.map(|s| &*s.traffic);
@@ -104,7 +131,7 @@ impl Destination {
             let upstream = |index: &usize| {
                 let endpoint = &port.endpoints[*index];
                 let identities = endpoint.mutual_tls.then(|| service.identities.clone());
-                let upstream = worker.upstream(UpstreamKey {
+                let upstream = pools.get(UpstreamKey {
                     address: endpoint.address,
                     identities,
                     speaks: port.protocol.into(),
@@ -124,26 +151,29 @@ impl Destination {
                 tcp,
             };
             // Workers and proxies must not all begin with the same endpoint.
-            let first = usize::try_from(worker.random()).unwrap_or_default();
+            let first = usize::try_from(context.random()).unwrap_or_default();
             let ewma = traffic.is_some_and(|t| t.balancer == Balancer::Ewma);
             Rc::new(Port {
                 service: service.name.clone(),
                 number: port.port,
                 protocol: port.protocol,
-                http: worker.metrics.series(labels(false)),
-                tcp: worker.metrics.series(labels(true)),
+                http: context.metrics.series(labels(false)),
+                tcp: context.metrics.series(labels(true)),
                 next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
                 chooser: Chooser::new(&port.endpoints, &order, ends, shared),
                 guarded: shared.is_some_and(|s| s.is_guarded() || s.checks.is_some()),
                 observed: ewma || shared.is_some_and(|s| s.is_observed()),
                 shared: shared.cloned(),
+                in_force: in_force.clone(),
                 names: OnceCell::new(),
                 endpoints,
             })
         });
+        let ports: Vec<_> = ports.collect();
+        ports.iter().for_each(|port| in_force.add(port));
         Self {
             service: service.clone(),
-            ports: ports.collect(),
+            ports,
         }
     }
 
@@ -179,7 +209,7 @@ impl Port {
         self.endpoints.len()
     }
 
-    /// Returns the state that the workers share, if its traffic is configured.
+    /// What the contexts know together, if its traffic is configured.
     pub fn shared(&self) -> Option<&Arc<Shared>> {
         self.shared.as_ref()
     }
@@ -246,7 +276,7 @@ impl Port {
     /// There is no endpoint.
     pub fn pick(
         &self,
-        worker: &Worker,
+        context: &WorkerContext,
         steer: &Steer,
         avoid: Option<SocketAddr>,
     ) -> Result<&Rc<Upstream>, Failure> {
@@ -256,8 +286,8 @@ impl Port {
         match (self.endpoints.as_slice(), &self.chooser) {
             ([], _) => Err(self.no_endpoint()),
             ([only], _) => Ok(only),
-            (endpoints, None) if steer.name == 0 => Ok(self.in_turn(worker, endpoints, avoid)),
-            (endpoints, _) => Ok(self.choose(worker, endpoints, steer, avoid)),
+            (endpoints, None) if steer.name == 0 => Ok(self.in_turn(context, endpoints, avoid)),
+            (endpoints, _) => Ok(self.choose(context, endpoints, steer, avoid)),
         }
     }
 
@@ -270,7 +300,7 @@ impl Port {
 
     fn in_turn<'a>(
         &self,
-        worker: &Worker,
+        context: &WorkerContext,
         endpoints: &'a [Rc<Upstream>],
         avoid: Option<SocketAddr>,
     ) -> &'a Rc<Upstream> {
@@ -286,7 +316,7 @@ impl Port {
             places
                 .find(|i| !endpoints[*i].is_down())
                 .unwrap_or_else(|| {
-                    worker.metrics.internal(|i| i.panics += 1);
+                    context.metrics.internal(|i| i.panics += 1);
                     start % count
                 })
         });
@@ -296,18 +326,18 @@ impl Port {
 
     fn choose<'a>(
         &self,
-        worker: &Worker,
+        context: &WorkerContext,
         endpoints: &'a [Rc<Upstream>],
         steer: &Steer,
         avoid: Option<SocketAddr>,
     ) -> &'a Rc<Upstream> {
         let named = |name: &&u64| **name == steer.name;
         let stuck = (steer.name != 0)
-            .then(|| self.names(worker).iter().position(|n| named(&n)))
+            .then(|| self.names(context).iter().position(|n| named(&n)))
             .flatten();
         let chosen = match &self.chooser {
             Some(chooser) => {
-                let random = || worker.random();
+                let random = || context.random();
                 chooser.choose(endpoints, steer.key, stuck, avoid, random)
             }
             None => match stuck.filter(|place| !endpoints[*place].is_down()) {
@@ -317,17 +347,17 @@ impl Port {
         };
         match chosen {
             Chosen::Well(place) => &endpoints[place],
-            Chosen::InTurn => self.in_turn(worker, endpoints, avoid),
+            Chosen::InTurn => self.in_turn(context, endpoints, avoid),
             Chosen::Panic(place) => {
-                worker.metrics.internal(|i| i.panics += 1);
+                context.metrics.internal(|i| i.panics += 1);
                 &endpoints[place]
             }
         }
     }
 
-    fn names(&self, worker: &Worker) -> &[u64] {
+    fn names(&self, context: &WorkerContext) -> &[u64] {
         self.names.get_or_init(|| {
-            let namer = Namer::new(worker, &self.service);
+            let namer = Namer::new(context, &self.service);
             let names = self.endpoints.iter().map(|u| namer.name(u.key.address));
             names.collect()
         })
@@ -336,7 +366,7 @@ impl Port {
     /// Returns the field that tells a client who has served it, unless it knows already.
     pub fn name_for_client(
         &self,
-        worker: &Worker,
+        context: &WorkerContext,
         affinity: &Affinity,
         steer: &Steer,
         lease: &Lease,
@@ -344,7 +374,7 @@ impl Port {
     ) -> Option<(String, String)> {
         let served = lease.upstream();
         let place = self.endpoints.iter().position(|u| Rc::ptr_eq(u, served))?;
-        let name = *self.names(worker).get(place)?;
+        let name = *self.names(context).get(place)?;
         (name != steer.name).then(|| affinity::field(affinity, name, secure))
     }
 
@@ -355,19 +385,19 @@ impl Port {
     /// There is no endpoint, or none may be asked now.
     pub fn at_once(
         &self,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
         steer: &Steer,
     ) -> Result<Result<Lease, Begun>, Failure> {
         let permit = match self.guarded {
             false => None,
-            true => match self.admit(worker, kind)? {
+            true => match self.admit(context, kind)? {
                 Admission::Now(permit) => Some(permit),
                 Admission::Wait(probe) => return Ok(Err(Begun::Waits(probe))),
             },
         };
-        let upstream = self.pick(worker, steer, None)?;
-        Ok(match upstream.checkout(worker, kind) {
+        let upstream = self.pick(context, steer, None)?;
+        Ok(match upstream.checkout(context, kind) {
             Some(lease) => Ok(lease.with(permit)),
             None => Err(Begun::Chose(upstream.clone(), permit)),
         })
@@ -380,7 +410,7 @@ impl Port {
     /// No endpoint is reachable, or it took too long.
     pub async fn later(
         &self,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
         steer: &Steer,
         wait_ms: u32,
@@ -390,7 +420,7 @@ impl Port {
             Begun::Chose(upstream, permit) => (Some(upstream), permit),
             Begun::Waits(probe) => (None, Some(self.wait(kind, wait_ms, probe).await?)),
         };
-        self.reach(worker, kind, steer, None, upstream, permit)
+        self.reach(context, kind, steer, None, upstream, permit)
             .await
     }
 
@@ -401,7 +431,7 @@ impl Port {
     /// There is no endpoint, none is reachable, or the limits allow no more.
     pub async fn lease(
         &self,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
         steer: &Steer,
         avoid: Option<SocketAddr>,
@@ -409,17 +439,17 @@ impl Port {
     ) -> Result<Lease, Failure> {
         let permit = match self.guarded {
             false => None,
-            true => match self.admit(worker, kind)? {
+            true => match self.admit(context, kind)? {
                 Admission::Now(permit) => Some(permit),
                 Admission::Wait(probe) => Some(self.wait(kind, wait_ms, probe).await?),
             },
         };
-        self.reach(worker, kind, steer, avoid, None, permit).await
+        self.reach(context, kind, steer, avoid, None, permit).await
     }
 
     async fn reach(
         &self,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
         steer: &Steer,
         avoid: Option<SocketAddr>,
@@ -430,12 +460,12 @@ impl Port {
         loop {
             let upstream = match chosen.take() {
                 Some(upstream) => upstream,
-                None => self.pick(worker, steer, avoid)?.clone(),
+                None => self.pick(context, steer, avoid)?.clone(),
             };
-            if let Some(lease) = upstream.checkout(worker, kind) {
+            if let Some(lease) = upstream.checkout(context, kind) {
                 return Ok(lease.with(permit));
             }
-            match upstream.connect(worker, kind).await {
+            match upstream.connect(context, kind).await {
                 Ok(lease) => return Ok(lease.with(permit)),
                 Err(failure) => {
                     if self.observed {
@@ -452,13 +482,13 @@ impl Port {
         }
     }
 
-    fn admit(&self, worker: &Rc<Worker>, kind: StreamKind) -> Result<Admission, Failure> {
+    fn admit(&self, context: &Rc<WorkerContext>, kind: StreamKind) -> Result<Admission, Failure> {
         let now = shared::now();
         let mut probe = None;
         let mut places = Some(Places::default());
         if let Some(shared) = &self.shared {
             if let Some(checks) = &shared.checks {
-                checks.used(worker, self, now);
+                health::used(checks, context, self, now);
             }
             match shared.breaker.as_ref().map(|b| b.admit(now)) {
                 Some(Verdict::Open(ms)) => return Err(self.open(shared, ms)),
@@ -470,10 +500,7 @@ impl Port {
             }
         }
         Ok(match places {
-            Some(places) => Admission::Now(Box::new(Permit {
-                _places: places,
-                probe,
-            })),
+            Some(places) => Admission::Now(Box::new(Permit::new(places, probe))),
             None => Admission::Wait(probe),
         })
     }
@@ -486,14 +513,14 @@ impl Port {
     ) -> Result<Box<Permit>, Failure> {
         let most = (most_ms > 0).then(|| Duration::from_millis(most_ms.into()));
         let limits = self.shared.as_ref().and_then(|s| s.limits.as_ref());
-        let _places = match limits {
+        let places = match limits {
             None => Places::default(),
             Some(limits) => {
                 let what = format!("{}:{}", self.service, self.number);
                 limits.wait(kind, most, &what).await?
             }
         };
-        Ok(Box::new(Permit { _places, probe }))
+        Ok(Box::new(Permit::new(places, probe)))
     }
 
     #[cold]
@@ -525,7 +552,7 @@ impl Port {
     /// Counts a failed request: no endpoint was reachable.
     fn unreachable(&self, permit: Option<Box<Permit>>) {
         if let Some(breaker) = self.shared.as_ref().and_then(|s| s.breaker.as_ref()) {
-            let probe = permit.and_then(|mut p| p.probe.take());
+            let probe = permit.and_then(|mut p| p.take_probe());
             breaker.record(shared::now(), true, 0, probe);
         }
     }
@@ -542,7 +569,7 @@ impl Port {
         let upstream = lease.upstream().clone();
         self.count(&upstream, error, took);
         if let Some(breaker) = self.shared.as_ref().and_then(|s| s.breaker.as_ref()) {
-            let probe = lease.permit().and_then(|p| p.probe.take());
+            let probe = lease.permit().and_then(|p| p.take_probe());
             let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             breaker.record(shared::now(), error, ms, probe);
         }

@@ -1,8 +1,8 @@
 //! Shows the state of endpoints, for the operator (`GET /endpoints`) and for metrics.
 
 use super::Port;
-use super::shared::{Shared, WHOLE, now};
 use crate::config::snapshot::Snapshot;
+use crate::config::traffic::shared::{Shared, WHOLE, now};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub fn view(port: &Port) -> ((String, u16), Vec<Seen>) {
     ((port.service.to_string(), port.number), seen.collect())
 }
 
-/// All workers' views together, with what they share.
+/// Merges the workers' views, with the state they share.
 pub fn endpoints(snapshot: &Snapshot, views: Vec<View>) -> serde_json::Value {
     let mut ports: BTreeMap<(String, u16), BTreeMap<usize, Seen>> = BTreeMap::new();
     for (port, seen) in views.into_iter().flatten() {
@@ -139,7 +139,9 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
         "gauge",
         "Endpoints ejected for failing.",
         &|s| {
-            let out = |e: &&std::sync::Arc<super::shared::EndpointState>| e.is_ejected(now());
+            let out = |e: &&std::sync::Arc<crate::config::traffic::shared::EndpointState>| {
+                e.is_ejected(now())
+            };
             s.outlier
                 .as_ref()
                 .map(|_| count(s.endpoints.iter().filter(out).count()))

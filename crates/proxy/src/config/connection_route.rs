@@ -1,21 +1,9 @@
 //! Routes connections to a service by the server name in their TLS hello, or by port alone (Gateway
 //! API TLSRoute and TCPRoute).
 
-use crate::balance::Port;
 use crate::config::route::HostMatch;
-use crate::serve::outbound;
-use crate::tcp::first_bytes;
-use crate::tcp::first_bytes::First;
-use crate::tcp::forward;
-use crate::tcp::forward::Opaque;
-use crate::telemetry::reason::{Failure, Reason};
-use crate::upstream::link::Link;
-use crate::worker::{Config, Worker};
 use std::cmp::Reverse;
-use std::rc::Rc;
-use std::time::Duration;
 use tulle_model::resource::{Target, TcpRoute, TlsRoute};
-use tulle_net::Buf;
 
 /// Compiled routes of connections, in the order in which they are tried.
 #[derive(Default)]
@@ -128,79 +116,14 @@ impl Targets {
         self.targets.iter().map(|t| t.service.as_str())
     }
 
-    fn by_weight(&self, random: u64) -> Option<&Target> {
+    /// One of them, by weight and a random number.
+    pub fn by_weight(&self, random: u64) -> Option<&Target> {
         let mut left = random.checked_rem(self.total)?;
         self.targets.iter().find(|t| {
             let here = left < u64::from(t.weight);
             left = left.saturating_sub(u64::from(t.weight));
             here
         })
-    }
-
-    /// Picks one of its targets, by weight. Port 0 stands for the port of the connection.
-    ///
-    /// # Errors
-    /// There is no target, or it does not exist.
-    pub fn pick(&self, worker: &Worker, config: &Config, asked: u16) -> Result<Rc<Port>, Failure> {
-        let missing =
-            |what: String| Failure::new(Reason::NoService, format!("{}: {what}", self.route));
-        let target = self
-            .by_weight(worker.random())
-            .ok_or_else(|| missing("the route has no target with a weight above 0".into()))?;
-        let service = &target.service;
-        let destination = worker
-            .destination(config, service)
-            .ok_or_else(|| missing(format!("service {service} does not exist")))?;
-        let number = if target.port == 0 { asked } else { target.port };
-        let port = destination.port(number);
-        port.cloned()
-            .ok_or_else(|| missing(format!("service {service} has no port {number}")))
-    }
-}
-
-/// Routes a connection to a port of a service: by the service's own routes, or else by its traffic
-/// split. `None`: to the service itself.
-pub async fn of_service(
-    worker: &Rc<Worker>,
-    link: &mut Link,
-    received: &mut Buf,
-    port: &Port,
-) -> Option<Result<Rc<Port>, Failure>> {
-    let config = worker.config();
-    let service = config.snapshot.services.get(&*port.service)?;
-    let mut targets = None;
-    if let Some(routes) = &service.connections {
-        if routes.has_tls(port.number) {
-            let patience = Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into());
-            if let First::Tls(name) = first_bytes::look(worker, link, received, patience).await {
-                targets = routes.by_name(port.number, "", name.as_deref());
-            }
-        }
-        targets = targets.or_else(|| routes.by_port(port.number, ""));
-    }
-    let targets = targets.or(service.split.as_deref())?;
-    Some(targets.pick(worker, &config, port.number))
-}
-
-/// Carries a connection where its route says, as long as it stays `allowed`. See
-/// [`forward::to_service`].
-pub async fn forward(
-    worker: &Rc<Worker>,
-    mut link: Link,
-    opaque: Opaque,
-    chosen: Result<Rc<Port>, Failure>,
-    allowed: impl Fn() -> Result<(), Failure>,
-) -> Option<(Link, Buf)> {
-    match chosen {
-        Ok(port) => {
-            let carried = forward::to_service(worker, link, opaque, &port, allowed);
-            Box::pin(carried).await
-        }
-        Err(failure) => {
-            let series = outbound::unrouted_tcp(worker, &worker.config());
-            forward::refuse(worker, &mut link, &failure, &series, opaque.client);
-            None
-        }
     }
 }
 

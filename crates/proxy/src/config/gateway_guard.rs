@@ -4,11 +4,23 @@
 use crate::config::authz::{Caller, Policy, Request};
 use crate::config::inbound_rules::InboundRules;
 use crate::filter::Filters;
-use crate::serve::gateway::GatewayScope;
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::worker::Worker;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tulle_model::resource;
+
+/// A client of a gateway.
+pub struct GatewayClient<'a> {
+    /// The gateway.
+    pub gateway: &'a str,
+    /// The port it came to.
+    pub port: u16,
+    /// Its address.
+    pub address: Option<IpAddr>,
+    /// The same for people.
+    pub text: &'a [u8],
+}
 
 /// Demands of a listener.
 pub struct Guard {
@@ -47,12 +59,12 @@ impl Guard {
     /// It may not.
     pub fn admit(
         &self,
-        worker: &Worker,
-        scope: &GatewayScope,
+        metrics: &Metrics,
+        client: &GatewayClient<'_>,
         request: &Request<'_>,
     ) -> Result<(), Failure> {
         match &self.policy {
-            Some(policy) => judge(policy, worker, scope, Some(request)),
+            Some(policy) => judge(policy, metrics, client, Some(request)),
             None => Ok(()),
         }
     }
@@ -61,9 +73,13 @@ impl Guard {
     ///
     /// # Errors
     /// It may not, or there are rules that such a connection cannot meet.
-    pub fn admit_opaque(&self, worker: &Worker, scope: &GatewayScope) -> Result<(), Failure> {
+    pub fn admit_opaque(
+        &self,
+        metrics: &Metrics,
+        client: &GatewayClient<'_>,
+    ) -> Result<(), Failure> {
         if let Some(policy) = &self.policy {
-            judge(policy, worker, scope, None)?;
+            judge(policy, metrics, client, None)?;
         }
         match &self.rules {
             Some(rules) if rules.authenticate() => {
@@ -115,20 +131,20 @@ impl Guard {
 /// It does not admit it.
 pub fn judge(
     policy: &Policy,
-    worker: &Worker,
-    scope: &GatewayScope,
+    metrics: &Metrics,
+    client: &GatewayClient<'_>,
     request: Option<&Request<'_>>,
 ) -> Result<(), Failure> {
-    let verdicts = policy.verdicts(&caller(scope));
+    let verdicts = policy.verdicts(&caller(client));
     for rule in verdicts.audited(request) {
-        worker.metrics.audited(rule);
+        metrics.audited(rule);
     }
     verdicts.judge(request).map_err(|refusal| {
         let text = format!(
             "a client at {} may not come in by port {} of Gateway/{}: {}",
-            scope.client_text(),
-            scope.port(),
-            scope.gateway(),
+            String::from_utf8_lossy(client.text),
+            client.port,
+            client.gateway,
             refusal.explain(policy)
         );
         Failure::new(Reason::Denied, text)
@@ -136,8 +152,13 @@ pub fn judge(
 }
 
 /// Adds the names of audit rules that match.
-pub fn audited(policy: &Policy, scope: &GatewayScope, request: &Request<'_>, names: &mut String) {
-    let verdicts = policy.verdicts(&caller(scope));
+pub fn audited(
+    policy: &Policy,
+    client: &GatewayClient<'_>,
+    request: &Request<'_>,
+    names: &mut String,
+) {
+    let verdicts = policy.verdicts(&caller(client));
     for name in verdicts.audited(Some(request)) {
         if !names.is_empty() {
             names.push_str(", ");
@@ -147,11 +168,11 @@ pub fn audited(policy: &Policy, scope: &GatewayScope, request: &Request<'_>, nam
 }
 
 /// Describes a client of a gateway, which is known by its address alone.
-fn caller(scope: &GatewayScope) -> Caller<'static> {
+fn caller(client: &GatewayClient<'_>) -> Caller<'static> {
     Caller {
         identity: None,
-        address: scope.client_address(),
-        port: scope.port(),
+        address: client.address,
+        port: client.port,
         strict: false,
         by_identity: false,
     }

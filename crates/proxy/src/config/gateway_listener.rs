@@ -22,7 +22,7 @@ pub struct Gateway {
     pub routes: RouteTable,
     /// Routes of connections.
     pub connections: ConnectionRoutes,
-    /// Where it runs: `region/zone`; empty: unknown.
+    /// Its location: `region/zone`; empty: unknown.
     pub locality: String,
     /// See [`Scope::claim_headers`](crate::decision::Scope::claim_headers): those of all listeners.
     pub claim_headers: Vec<String>,

@@ -3,13 +3,13 @@
 //! A snapshot never changes: an update builds a new one and sends it to every worker, so a
 //! request sees one consistent configuration from beginning to end.
 
-use crate::balance::shared::Shared;
 use crate::config::authz::Policy;
 use crate::config::connection_route::{ConnectionRoutes, Targets};
 use crate::config::egress_rule::Egress;
 use crate::config::gateway_listener::Gateway;
 use crate::config::inbound_rules::InboundRules;
 use crate::config::route::RouteTable;
+use crate::config::traffic::shared::Shared;
 use crate::filter::rate_limit::Bucket;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub addresses: HashMap<IpAddr, Option<String>>,
     /// The service that has a host name; `None`: the controller knows none.
     pub hosts: HashMap<String, Option<String>>,
-    /// The application behind this proxy.
+    /// Whether it is the application behind this proxy.
     pub inbound: Option<Arc<Inbound>>,
     /// Gateways served here.
     pub gateways: HashMap<String, Arc<Gateway>>,
@@ -82,7 +82,7 @@ pub struct ServicePort {
     pub shared: Option<Arc<Shared>>,
 }
 
-/// The application behind this proxy.
+/// Whether it is the application behind this proxy.
 pub struct Inbound {
     /// Its service.
     pub service: Arc<str>,

@@ -1,5 +1,272 @@
-//! What is the same for a whole worker, or process, and changes while it runs: admission, peers, memory.
+//! What a worker knows and counts, whatever it serves: the clock, the snapshot in force, counters, and what waits for its end.
+//!
+//! Pools and destinations stand above it (`worker`).
 
 pub(crate) mod admission;
+pub(crate) mod lookups;
 pub(crate) mod memory_limit;
 pub(crate) mod peers;
+
+use crate::config::snapshot::Snapshot;
+use crate::config::traffic::retry::Budgets;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::outside_peers::OutsidePeers;
+use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::span;
+use admission::Admission;
+use lookups::Lookups;
+use peers::Peers;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::Notify;
+use tulle_net::Deadlines;
+
+/// Failures kept for `/errors`.
+const RECENT: usize = 64;
+/// How long a connection without a request delays the end of this proxy: one that has sent nothing
+/// yet, or one of a client outside the mesh.
+pub const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// A failure as shown to operators.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Recent {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// Caller's identity, or `unknown`.
+    pub source: String,
+    /// Service called, or `unknown`.
+    pub destination: String,
+    /// Request target, if known.
+    pub path: String,
+    /// Status answered; 0 for TCP.
+    pub code: u16,
+    /// Reason code.
+    pub reason: &'static str,
+    /// Facts an operator needs to know.
+    pub detail: String,
+}
+
+/// The snapshot in force, as one worker lends it to its tasks: counting these costs no atomic operation.
+pub struct Present(Arc<Snapshot>);
+
+impl Deref for Present {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        &self.0
+    }
+}
+
+/// What the code of one worker has in common.
+pub struct WorkerContext {
+    /// Deadlines of all tasks.
+    pub deadlines: Rc<Deadlines>,
+    /// Connections from clients.
+    pub admission: Admission,
+    /// Connections with peers of the mesh.
+    pub peers: Rc<Peers>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Peers outside the mesh.
+    pub outside: OutsidePeers,
+    /// The access log.
+    pub log: AccessLog,
+    /// Spans for the exporter.
+    pub spans: span::Ring,
+    /// Budgets of retries.
+    pub retry_budgets: Budgets,
+    /// Asks the controller for names that are not in the snapshot.
+    pub lookups: Option<Lookups>,
+    snapshot: RefCell<Rc<Present>>,
+    recent: RefCell<VecDeque<Recent>>,
+    random: Cell<u64>,
+    open: Cell<u64>,
+    draining: Cell<bool>,
+    changed: Notify,
+}
+
+/// Counts a connection as open until dropped.
+pub struct Open(Rc<WorkerContext>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let open = self.0.open.get().saturating_sub(1);
+        self.0.open.set(open);
+        self.0.metrics.internal(|i| i.open = open);
+        if self.0.draining.get() && open == 0 {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+impl WorkerContext {
+    /// With the first configuration.
+    pub fn new(
+        snapshot: Arc<Snapshot>,
+        log: AccessLog,
+        spans: Arc<span::Totals>,
+        lookups: Option<Lookups>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            deadlines: Deadlines::new(),
+            admission: Admission::default(),
+            peers: Rc::default(),
+            metrics: Metrics::default(),
+            outside: OutsidePeers::default(),
+            log,
+            spans: span::Ring::new(spans),
+            retry_budgets: Budgets::default(),
+            lookups,
+            snapshot: RefCell::new(Rc::new(Present(snapshot))),
+            recent: RefCell::default(),
+            random: Cell::new(seed()),
+            open: Cell::new(0),
+            draining: Cell::new(false),
+            changed: Notify::new(),
+        })
+    }
+
+    /// The snapshot in force.
+    pub fn snapshot(&self) -> Rc<Present> {
+        self.snapshot.borrow().clone()
+    }
+
+    /// Puts another snapshot in force. Who waits for that is told by `notify`.
+    pub fn set_snapshot(&self, snapshot: Arc<Snapshot>) {
+        self.snapshot.replace(Rc::new(Present(snapshot)));
+    }
+
+    /// Wakes who waits for a change of the configuration, or for the end of a drain.
+    pub fn notify(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Whether the access log is written.
+    pub fn writes_log(&self) -> bool {
+        self.snapshot.borrow().mesh.access_log
+    }
+
+    /// Whether the access log or a watcher needs a line for each request.
+    pub fn logs(&self) -> bool {
+        self.log.wanted(self.writes_log())
+    }
+
+    /// Returns the epoch of the certificates in use.
+    pub fn tls_epoch(&self) -> Option<u64> {
+        self.snapshot
+            .borrow()
+            .tls
+            .as_ref()
+            .map(tulle_tls::Context::epoch)
+    }
+
+    /// Completes at the next configuration change (or the end of a drain).
+    pub fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Counts a connection as open.
+    pub fn connection_opened(self: &Rc<Self>) -> Open {
+        let open = self.open.get() + 1;
+        self.open.set(open);
+        self.metrics.internal(|i| i.open = open);
+        Open(self.clone())
+    }
+
+    /// Whether it takes nothing new.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Begins to take nothing new.
+    pub fn begin_drain(&self) {
+        self.draining.set(true);
+        self.notify();
+        self.deadlines.wake_all();
+    }
+
+    /// Completes when no connection is open.
+    pub async fn drained(&self) {
+        while self.open.get() > 0 {
+            self.changed().await;
+        }
+    }
+
+    /// Recent failures.
+    pub fn recent(&self) -> Vec<Recent> {
+        self.recent.borrow().iter().cloned().collect()
+    }
+
+    /// Returns a random number, good enough for balancing and ids, but not for keys.
+    pub fn random(&self) -> u64 {
+        // splitmix64
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Remembers a failure for `/errors`.
+    pub fn failed(
+        &self,
+        source: Option<&str>,
+        destination: &str,
+        path: &[u8],
+        code: u16,
+        failure: &Failure,
+    ) {
+        // A client that leaves is no failure of ours, and would push out other entries.
+        if failure.reason == Reason::ClientClosed {
+            return;
+        }
+        let time = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let shown = path.get(..256).unwrap_or(path);
+        let entry = Recent {
+            time: time.as_secs_f64(),
+            source: source.unwrap_or("unknown").to_owned(),
+            destination: destination.to_owned(),
+            path: String::from_utf8_lossy(shown).into_owned(),
+            code,
+            reason: failure.reason.code(),
+            detail: failure.detail.clone(),
+        };
+        tracing::debug!(
+            source = entry.source,
+            destination,
+            path = entry.path,
+            code,
+            reason = entry.reason,
+            detail = entry.detail,
+            "failed"
+        );
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(entry);
+    }
+}
+
+/// Whether this process or the system can have no more sockets.
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
+/// Returns a seed from the standard library's per-process random keys.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::thread::current().id())
+}

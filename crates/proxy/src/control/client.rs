@@ -27,8 +27,8 @@ use tulle_tls::TrustBundle;
 use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
-/// Names that may wait to be subscribed to.
-const QUEUE: usize = 1024;
+pub use crate::context::lookups::lookups;
+
 /// Most names a proxy subscribes to; an application that connects to ever new addresses must not
 /// fill our memory.
 const MAX_NAMES: usize = 10_000;
@@ -41,24 +41,6 @@ const SPREAD: Duration = Duration::from_secs(2);
 const REFERENCES: Duration = Duration::from_secs(5);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
-/// Requests of workers for resources that are not in the snapshot.
-#[derive(Clone)]
-pub struct Lookups(mpsc::Sender<String>);
-
-impl Lookups {
-    /// Asks for a resource by name. The answer comes as a new snapshot. Asking again is harmless.
-    pub fn ask(&self, name: &str) {
-        // A full queue empties soon; the waiting connection asks again at the next change.
-        let _ = self.0.try_send(name.to_owned());
-    }
-}
-
-/// The channel between workers and the control stream.
-pub fn lookups() -> (Lookups, mpsc::Receiver<String>) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    (Lookups(sender), receiver)
-}
 
 /// Why the controller could not be used. The proxy keeps working with the configuration it has.
 #[derive(Debug)]
@@ -177,8 +159,8 @@ struct Signed {
 /// A request for a certificate, under way.
 type Signing = Pin<Box<dyn Future<Output = Result<Signed, ControlError>> + Send>>;
 
-/// The next renewal of the certificate. It goes on beside the stream: an issuer that does not answer must not
-/// keep configuration from this proxy.
+/// The next renewal of the certificate. It runs beside the stream: an issuer that does not answer
+/// must not keep configuration from this proxy.
 enum Renewal {
     Due(Pin<Box<Sleep>>),
     UnderWay(Signing),
@@ -1028,7 +1010,7 @@ fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> std::io::Result<()
     std::fs::rename(beside, path)
 }
 
-/// An error with what caused it, because tonic's own text is just "transport error".
+/// Returns an error with its causes, because tonic's own text is just "transport error".
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,23 +1,25 @@
 //! Where a connection came in, which determines how its requests are decided.
 
-use crate::balance::{self, Port, Steer};
-use crate::config::retry;
-use crate::filter::Filters;
+pub(crate) mod egress;
+pub(crate) mod gateway;
+pub(crate) mod inbound;
+pub(crate) mod outbound;
+pub(crate) mod request;
+
+use crate::balance;
 use crate::filter::ext_authz::Asker;
-use crate::serve::egress::EgressScope;
-use crate::serve::gateway::GatewayScope;
-use crate::serve::inbound::InboundScope;
-use crate::serve::outbound::OutboundScope;
 use crate::telemetry::metrics::Series;
 use crate::telemetry::reason::Failure;
-use crate::upstream::{Speaks, Upstream};
+use crate::upstream::Speaks;
 use crate::worker::{Config, Worker};
-use std::net::{IpAddr, SocketAddr};
+use egress::EgressScope;
+use gateway::GatewayScope;
+use inbound::InboundScope;
+use outbound::OutboundScope;
+use request::{Asks, Decision};
+use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::SystemTime;
-use tulle_http1::RequestHead;
-use tulle_model::resource::Affinity;
 
 /// The side of the proxy a connection belongs to.
 #[derive(Clone)]
@@ -30,72 +32,6 @@ pub enum Scope {
     Egress(EgressScope),
     /// A connection from a peer to the application.
     Inbound(Rc<InboundScope>),
-}
-
-/// A request to be decided about.
-pub struct Asks<'a> {
-    /// Its head, as offsets into `bytes`.
-    pub head: &'a RequestHead,
-    /// The head as it came.
-    pub bytes: &'a [u8],
-    /// The head as it will be forwarded: header conditions apply to it.
-    pub forwarded: &'a [u8],
-}
-
-/// The target of a request, and how it is treated and counted.
-pub struct Decision {
-    /// The target.
-    pub target: Target,
-    /// Its counters.
-    pub series: Rc<Series>,
-    /// Timeout from the request's end to the response's head in milliseconds; 0: none.
-    pub timeout_ms: u32,
-    /// Filters that run first.
-    pub filters: Option<Arc<Filters>>,
-    /// Retry policy.
-    pub retry: Option<Arc<retry::Policy>>,
-    /// Timeout of each try in milliseconds; 0: none.
-    pub try_timeout_ms: u32,
-    /// Length of the path's prefix that the route has matched.
-    pub matched: usize,
-    /// The endpoint it prefers.
-    pub steer: Steer,
-    /// Session affinity, by which the response names the endpoint to the client.
-    pub affinity: Option<Arc<Affinity>>,
-}
-
-/// Target of a request.
-pub enum Target {
-    /// One of a service's endpoints.
-    Service(Rc<Port>),
-    /// The application behind this proxy.
-    App(Rc<Upstream>),
-    /// No backend: the route's rule names none, or none has a weight. A filter may answer.
-    Nobody {
-        /// Backends that the rule names.
-        backends: usize,
-    },
-    /// An address outside the mesh.
-    Outside(Rc<Upstream>),
-}
-
-impl Decision {
-    /// Sets the endpoint that the request prefers, if configured. `head` is the forwarded one.
-    pub fn aim(&mut self, head: &[u8], scope: &Scope) {
-        if let Target::Service(port) = &self.target
-            && (port.is_hashed() || self.affinity.is_some())
-        {
-            self.steer = port.steer(self.affinity.as_deref(), head, scope.source());
-        }
-    }
-
-    /// Returns the endpoint if there can be only one.
-    pub fn address(&self) -> Option<SocketAddr> {
-        match &self.target {
-            Target::App(upstream) | Target::Outside(upstream) => Some(upstream.key.address),
-            Target::Service(_) | Target::Nobody { .. } => None,
-        }
-    }
 }
 
 impl Scope {
@@ -226,7 +162,7 @@ impl Scope {
     }
 
     /// Returns the hash of the caller: a client by its address, a workload by its own identity.
-    fn source(&self) -> u64 {
+    pub fn source(&self) -> u64 {
         match self {
             Self::Gateway(scope) => balance::hash_of_client(scope.client_address()),
             Self::Outbound(_) | Self::Inbound(_) | Self::Egress(_) => balance::hash_of_client(None),

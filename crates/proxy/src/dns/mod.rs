@@ -10,7 +10,7 @@ pub(crate) mod resolvers;
 
 use crate::codec::dns_message::{self, Code, Kind, Query, Unreadable};
 use crate::config::snapshot::{Service, Snapshot};
-use crate::control::client::Lookups;
+use crate::context::lookups::Lookups;
 use crate::control::publish::Current;
 use cache::Cache;
 use resolvers::{Resolvers, read_message, write_message};

@@ -81,7 +81,7 @@ impl Cors {
         let mut lines = Lines::new();
         let allowed = origin.is_some_and(|o| self.allows(o));
         if !self.is_same_for_all() {
-            // Without this a cache would give one origin what was meant for another.
+            // Without this a cache would give one origin the answer for another.
             lines.push(("vary", b"origin".to_vec()));
         }
         if let (true, Some(origin)) = (allowed, origin) {

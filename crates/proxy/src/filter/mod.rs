@@ -73,7 +73,7 @@ pub struct Passing<'a> {
     pub upgrade: bool,
     /// Edits of its response.
     pub response: &'a mut Option<Box<ResponseEdits>>,
-    /// Copies of the request that go elsewhere.
+    /// Copies of the request for mirrors.
     pub copies: &'a mut Option<Box<Copies>>,
 }
 

@@ -14,7 +14,7 @@ use tulle_http1::{Body, BodyLength, Limits, Method, Parsed, ResponseHead};
 use tulle_net::Buf;
 use tulle_transport::StreamKind;
 
-/// Interim responses (1xx) that are passed over.
+/// Most interim responses (1xx) that are skipped.
 const MAX_INTERIM: u8 = 16;
 /// Bytes of an answer's body, with its framing, that are held.
 const MAX_BODY: usize = 64 * 1024;

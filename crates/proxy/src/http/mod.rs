@@ -4,3 +4,4 @@ pub(crate) mod call;
 pub(crate) mod exchange;
 pub(crate) mod relay;
 pub(crate) mod reply;
+pub(crate) mod stream_handlers;

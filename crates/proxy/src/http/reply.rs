@@ -1,89 +1,12 @@
-//! Answers of this proxy itself: refusals, and the facts for the access log.
+//! What this proxy says itself: refusals.
 
-use crate::telemetry::access_log;
-use crate::telemetry::grpc_status::Answer;
+use crate::telemetry::access_log::Ended;
 use crate::telemetry::metrics::Series;
-use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::reason::Failure;
 use crate::worker::Worker;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::time::Instant;
-use tulle_http1::{Method, RequestHead};
-
-/// Facts about a request that the access log needs after its bytes have moved on.
-pub struct RequestLine {
-    /// Method.
-    pub method: String,
-    /// Target.
-    pub target: String,
-    /// `HTTP/2`, `HTTP/1.1` or `HTTP/1.0`: the protocol of the client's application.
-    pub protocol: &'static str,
-    /// Host.
-    pub authority: String,
-    /// The `User-Agent` header.
-    pub user_agent: String,
-    /// The `X-Forwarded-For` header.
-    pub x_forwarded_for: String,
-    /// The `X-Request-Id` header; the forwarded one if the client sends none.
-    pub request_id: String,
-    /// The endpoint asked last.
-    pub upstream: Option<SocketAddr>,
-    /// Audit rules that match, separated by commas.
-    pub policy_audit: String,
-}
-
-/// End of an exchange.
-pub struct Ended {
-    /// The answer to the client.
-    pub answer: Answer,
-    /// Cause.
-    pub reason: Reason,
-    /// When the request's head was complete.
-    pub started: Instant,
-    /// When the response's head was complete.
-    pub first_byte: Option<Instant>,
-    /// When the response's last byte was sent on.
-    pub now: Instant,
-    /// Body bytes from the client.
-    pub received: u64,
-    /// Bytes to the client.
-    pub sent: u64,
-    /// Endpoint.
-    pub upstream: Option<SocketAddr>,
-}
-
-impl RequestLine {
-    /// Copies the facts. The client is appended to the addresses the request names, as it is
-    /// forwarded.
-    pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>, http2: bool) -> Box<Self> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let field = |name: &str| {
-            let mut fields = tulle_http1::headers(bytes);
-            let found = fields.find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
-            found.map(|(_, value)| text(value)).unwrap_or_default()
-        };
-        // Each hop adds a field of its own.
-        let named = tulle_http1::headers(bytes)
-            .filter(|(n, _)| n.eq_ignore_ascii_case(b"x-forwarded-for"))
-            .map(|(_, value)| value);
-        let forwarded_for: Vec<String> = named.chain(client).map(text).collect();
-        Box::new(Self {
-            method: text(head.method_text.of(bytes)),
-            target: text(head.target.of(bytes)),
-            protocol: match head.minor {
-                _ if http2 => "HTTP/2",
-                0 => "HTTP/1.0",
-                _ => "HTTP/1.1",
-            },
-            authority: text(head.authority.of(bytes)),
-            user_agent: field("user-agent"),
-            x_forwarded_for: forwarded_for.join(", "),
-            request_id: text(head.request_id.of(bytes)),
-            upstream: None,
-            policy_audit: String::new(),
-        })
-    }
-}
+use tulle_http1::Method;
 
 /// Counts and logs bytes that were refused before they could be read as a request.
 pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &Failure) {
@@ -103,7 +26,7 @@ pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &F
             sent: 0,
             upstream: None,
         };
-        access_log::unread(worker, &ended, labels);
+        worker.log.unread(&ended, labels, worker.writes_log());
     }
 }
 
@@ -237,6 +160,7 @@ fn hex(number: u64) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::reason::Reason;
 
     #[test]
     fn a_request_id_is_a_version_4_uuid() {

@@ -2,6 +2,7 @@
 //! each.
 
 use crate::context::admission::Displaced;
+use crate::context::is_exhaustion;
 use crate::context::memory_limit;
 use crate::serve::gateway;
 use crate::serve::inbound;
@@ -128,14 +129,6 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             Err(error) => tracing::debug!(%error, "accept"),
         }
     }
-}
-
-/// Whether this process or the system can have no more sockets.
-pub fn is_exhaustion(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    )
 }
 
 /// A spare descriptor for when there is no other: given up for a moment, it lets a connection be

@@ -1,28 +1,28 @@
-//! HTTP CONNECT between a sidecar and an egress gateway: the sidecar asks, the gateway judges,
-//! looks the name up and dials.
+//! HTTP CONNECT of a sidecar to an egress gateway, as the gateway serves it: it judges, looks the name
+//! up and dials (`upstream/tunnel.rs` is the sidecar's part).
 
 use crate::codec::host::Host;
 use crate::config::egress_rule::Rule;
+use crate::decision::inbound::InboundScope;
 use crate::http::reply;
-use crate::serve::inbound::InboundScope;
 use crate::tcp::forward::{self, Opaque};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
+use crate::upstream::tunnel::send;
 use crate::upstream::{Lease, Speaks, UpstreamKey};
 use crate::worker::{Config, Worker};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime};
+use std::task::Poll;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use tulle_http1::{Method, Parsed, split_authority};
-use tulle_model::resource::Target;
 use tulle_net::{Buf, Deadline};
 use tulle_transport::StreamKind;
 
-/// Endpoints of a gateway, or addresses of a name, that are tried.
+/// Addresses of a name that are tried.
 const CONNECT_TRIES: usize = 3;
 /// Names looked up at a time: each takes a thread of its own while the system's resolver works.
 static LOOKUPS: Semaphore = Semaphore::const_new(16);
@@ -30,154 +30,6 @@ static LOOKUPS: Semaphore = Semaphore::const_new(16);
 static WAITING: Semaphore = Semaphore::const_new(512);
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
-
-/// A tunnel through an egress gateway, after the gateway's answer.
-pub struct Tunnel {
-    lease: Lease,
-    /// Bytes that came right behind the answer.
-    received: Buf,
-}
-
-impl Tunnel {
-    /// Asks one of the gateway's endpoints for a tunnel to `authority`.
-    ///
-    /// # Errors
-    /// The gateway cannot be reached, or refuses.
-    pub async fn open(
-        worker: &Rc<Worker>,
-        gateway: &Target,
-        authority: &str,
-    ) -> Result<Self, Failure> {
-        let mut lease = lease(worker, gateway).await?;
-        let cut = |e: io::Error| {
-            let text = format!("egress gateway {}: {e}", gateway.service);
-            Failure::new(Reason::UpstreamReset, text)
-        };
-        let request = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n");
-        send(&mut lease.link, request.as_bytes())
-            .await
-            .map_err(cut)?;
-        let limits = crate::http::exchange::head_limits(&worker.config().snapshot.mesh, true);
-        let mut received = Buf::new();
-        loop {
-            let count = poll_fn(|cx| lease.link.poll_read(cx, &mut received))
-                .await
-                .map_err(cut)?;
-            if count == 0 {
-                return Err(cut(io::ErrorKind::UnexpectedEof.into()));
-            }
-            let parsed = tulle_http1::parse_response(received.as_slice(), &limits, Method::Connect);
-            match parsed {
-                Ok(Parsed::Partial) => {}
-                Ok(Parsed::Complete(head)) if (200..300).contains(&head.status) => {
-                    received.consume(head.len);
-                    return Ok(Self { lease, received });
-                }
-                Ok(Parsed::Complete(head)) => {
-                    let bytes = received.as_slice().get(..head.len).unwrap_or_default();
-                    let mut fields = tulle_http1::headers(bytes);
-                    let reason = fields.find(|(n, _)| n.eq_ignore_ascii_case(b"x-tulle-reason"));
-                    let reason = reason.map_or("-".into(), |(_, v)| String::from_utf8_lossy(v));
-                    let denied = matches!(head.status, 403);
-                    let text = format!(
-                        "egress gateway {} refuses {authority}: {} {reason}",
-                        gateway.service, head.status
-                    );
-                    let reason = match denied {
-                        true => Reason::EgressDenied,
-                        false => Reason::ConnectFailed,
-                    };
-                    return Err(Failure::new(reason, text));
-                }
-                Err(bad) => {
-                    let text = format!("egress gateway {}: {bad}", gateway.service);
-                    return Err(Failure::new(Reason::BadResponse, text));
-                }
-            }
-        }
-    }
-
-    /// See [`Link::poll_read`].
-    ///
-    /// # Errors
-    /// The connection broke.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
-        if self.received.is_empty() {
-            return self.lease.link.poll_read(cx, buf);
-        }
-        let count = self.received.len();
-        buf.extend_from_slice(self.received.as_slice());
-        self.received.release();
-        Poll::Ready(Ok(count))
-    }
-
-    /// See [`Link::peer_not_after`]; the peer is the gateway.
-    pub fn peer_not_after(&self) -> Option<SystemTime> {
-        self.lease.link.peer_not_after()
-    }
-
-    /// Returns the link to the gateway.
-    pub fn link(&mut self) -> &mut Link {
-        &mut self.lease.link
-    }
-
-    /// See [`Link::is_quiet`]. Only a read tells that a stream has ended.
-    pub fn is_quiet(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.poll_read(&mut cx, &mut Buf::new()).is_pending()
-    }
-}
-
-/// Leases a stream to one of a gateway's endpoints.
-async fn lease(worker: &Rc<Worker>, gateway: &Target) -> Result<Lease, Failure> {
-    let missing = |what: &str| {
-        let text = format!("egress gateway {}: {what}", gateway.service);
-        Failure::new(Reason::NoService, text)
-    };
-    let port = {
-        let config = worker.config();
-        let destination = worker
-            .destination(&config, &gateway.service)
-            .ok_or_else(|| missing("the service does not exist"))?;
-        let port = destination.port(gateway.port).cloned();
-        port.ok_or_else(|| missing(&format!("the service has no port {}", gateway.port)))?
-    };
-    let mut tries = port.endpoint_count().clamp(1, CONNECT_TRIES);
-    loop {
-        let upstream = port.pick(worker, &crate::balance::Steer::default(), None)?;
-        // The name of the host outside is sent to the gateway, so never in plain text.
-        if upstream.key.identities.is_none() {
-            return Err(missing("its endpoints must be reached by mutual TLS"));
-        }
-        if let Some(lease) = upstream.checkout(worker, StreamKind::Http) {
-            return Ok(lease);
-        }
-        match Box::pin(upstream.connect(worker, StreamKind::Http)).await {
-            Ok(lease) => return Ok(lease),
-            Err(failure) if tries <= 1 => return Err(failure),
-            Err(_) => tries -= 1,
-        }
-    }
-}
-
-async fn send(link: &mut Link, bytes: &[u8]) -> io::Result<()> {
-    let mut sent = 0;
-    poll_fn(|cx| {
-        loop {
-            let rest = bytes.get(sent..).unwrap_or_default();
-            if rest.is_empty() {
-                return link.poll_flush(cx);
-            }
-            match link.poll_write(cx, rest, false) {
-                Poll::Ready(Ok(count)) if count > 0 => sent += count,
-                Poll::Ready(Ok(_)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    })
-    .await
-}
 
 /// Serves one CONNECT of a peer: this proxy is an egress gateway.
 pub async fn serve_gateway(
@@ -249,7 +101,7 @@ async fn read(
     received: &mut Buf,
     deadline: &Deadline,
 ) -> Result<Option<Asked>, (u16, Failure)> {
-    let limits = crate::http::exchange::head_limits(&worker.config().snapshot.mesh, true);
+    let limits = crate::config::head_limits::of_mesh(&worker.config().snapshot.mesh, true);
     let bad = |status: u16, text: String| Err((status, Failure::new(Reason::BadRequest, text)));
     loop {
         match tulle_http1::parse_request(received.as_slice(), &limits) {
@@ -360,7 +212,7 @@ async fn open(
     Err(failure)
 }
 
-/// The addresses of a host, by the system's resolver on threads of its own.
+/// Resolves a host with the system's resolver, on threads of its own.
 async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);

@@ -6,73 +6,22 @@
 //! applications to dial the address of the name they give. The exceptions: TLS begins here, where
 //! the server must prove its name, or an egress gateway looks the name up itself.
 
-use crate::codec::host::Host;
-use crate::config::conditions;
-use crate::config::egress_rule::{Egress, Rule, Spoken, Way};
-use crate::decision::{Asks, Decision, Scope, Target};
+use crate::config::egress_rule::Spoken;
+use crate::decision::Scope;
+use crate::decision::egress::{self, EgressScope};
+use crate::decision::outbound;
 use crate::http::exchange;
-use crate::serve::connect::Tunnel;
-use crate::serve::outbound;
 use crate::tcp::first_bytes::{self, First};
-use crate::tcp::forward;
-use crate::tcp::forward::Opaque;
-use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::tcp::forward::{self, Opaque};
 use crate::telemetry::outside_peers::Peer;
-use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::reason::Failure;
 use crate::upstream::link::Link;
-use crate::upstream::outside_tls::OutsideTls;
-use crate::upstream::{Speaks, Upstream, UpstreamKey};
-use crate::worker::{Config, Worker};
-use std::hash::{Hash, Hasher};
+use crate::worker::Worker;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tulle_http1::{Method, split_authority};
 use tulle_net::Buf;
-use tulle_tls::outside::{self, Inside, OutsideClient};
-use tulle_transport::StreamKind;
-
-/// A connection to an address outside the mesh that speaks HTTP: each request is judged.
-#[derive(Clone)]
-pub struct EgressScope {
-    destination: SocketAddr,
-    /// Why it is unknown whether the address is outside the mesh; `None`: it is outside.
-    unknown: Option<Rc<str>>,
-}
-
-/// How an address outside the mesh is reached, if not by a plain connection.
-#[derive(Clone)]
-pub struct Beyond {
-    way: Arc<Way>,
-    /// The server's name, if it is known.
-    host: Box<str>,
-    /// `Some` if TLS begins here; whether HTTP is inside.
-    tls: Option<bool>,
-}
-
-impl std::fmt::Debug for Beyond {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} to {}", self.way.rule, self.host)
-    }
-}
-
-impl PartialEq for Beyond {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.way, &other.way) && self.host == other.host && self.tls == other.tls
-    }
-}
-
-impl Eq for Beyond {}
-
-impl Hash for Beyond {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.way).hash(state);
-        self.host.hash(state);
-        self.tls.hash(state);
-    }
-}
 
 /// Serves a connection of the application to an address of no service.
 pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr) {
@@ -98,10 +47,7 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
     };
     let spoken = match first {
         First::Http => {
-            let scope = Scope::Egress(EgressScope {
-                destination,
-                unknown: None,
-            });
+            let scope = Scope::Egress(EgressScope::new(destination, None));
             return Box::pin(exchange::serve(worker, link, received, &scope)).await;
         }
         First::Tls(name) => Spoken::Tls(name),
@@ -123,10 +69,7 @@ pub async fn refuse(
     let patience = Duration::from_millis(patience.into());
     let first = first_bytes::look(worker, &mut link, &mut received, patience).await;
     if first == First::Http {
-        let scope = Scope::Egress(EgressScope {
-            destination,
-            unknown: Some(failure.detail.into()),
-        });
+        let scope = Scope::Egress(EgressScope::new(destination, Some(failure.detail.into())));
         return Box::pin(exchange::serve(worker, link, received, &scope)).await;
     }
     let series = outbound::unrouted_tcp(worker, &worker.config());
@@ -143,7 +86,7 @@ async fn carry(
 ) {
     let judge = |worker: &Worker| {
         let config = worker.config();
-        decide(worker, &config, destination, spoken)
+        egress::decide(worker, &config, destination, spoken)
     };
     match judge(worker) {
         Ok((upstream, series, ruled)) => {
@@ -165,231 +108,5 @@ async fn carry(
             let series = outbound::unrouted_tcp(worker, &worker.config());
             forward::refuse(worker, &mut link, &failure, &series, None);
         }
-    }
-}
-
-/// Decides the way of a connection, and whether a rule allows it.
-fn decide(
-    worker: &Worker,
-    config: &Config,
-    destination: SocketAddr,
-    spoken: &Spoken,
-) -> Result<(Rc<Upstream>, Rc<Series>, bool), Failure> {
-    let port = destination.port();
-    let rule = rule(config, destination, |rule| rule.allows(port, spoken));
-    if rule.is_none() && !config.snapshot.mesh.allow_egress {
-        let what = match spoken {
-            Spoken::Tls(Some(name)) => format!(" with TLS for {name:?}"),
-            Spoken::Tls(None) => " with TLS for no name".to_owned(),
-            Spoken::Opaque => String::new(),
-        };
-        return Err(refusal(config, destination, &what));
-    }
-    let (name, tls) = match spoken {
-        Spoken::Tls(name) => (name.as_deref().unwrap_or_default(), None),
-        Spoken::Opaque => ("", Some(false)),
-    };
-    let series = series(worker, config, rule, true);
-    let upstream = leave(worker, rule, destination, name, tls);
-    Ok((upstream, series, rule.is_some()))
-}
-
-/// Returns the first rule for this address that allows the connection.
-fn rule(
-    config: &Config,
-    destination: SocketAddr,
-    mut allows: impl FnMut(&Rule) -> bool,
-) -> Option<&Rule> {
-    let egress: &Egress = config.snapshot.egress.as_deref()?;
-    let mut rules = egress.towards(&config.snapshot.identity, destination);
-    rules.find(|rule| allows(rule))
-}
-
-/// Returns the pool for connections that leave by a rule. `tls`: TLS may begin here; whether HTTP
-/// is inside.
-fn leave(
-    worker: &Worker,
-    rule: Option<&Rule>,
-    destination: SocketAddr,
-    host: &str,
-    tls: Option<bool>,
-) -> Rc<Upstream> {
-    let mut key = UpstreamKey {
-        address: destination,
-        identities: None,
-        speaks: Speaks::AsCame,
-        beyond: None,
-        own: false,
-    };
-    if let Some(rule) = rule {
-        let origination = rule.way.tls.as_ref().filter(|_| tls.is_some());
-        if let Some(port) = origination.map(|o| o.port).filter(|port| *port != 0) {
-            key.address.set_port(port);
-        }
-        let host = match origination {
-            Some(o) if !o.server_name.is_empty() => &o.server_name,
-            _ => host,
-        };
-        if origination.is_some() || rule.way.gateway.is_some() {
-            key.beyond = Some(Box::new(Beyond {
-                way: rule.way.clone(),
-                host: Host::named(host.as_bytes()).to_text().into(),
-                tls: tls.filter(|_| origination.is_some()),
-            }));
-        }
-    }
-    worker.upstream(key)
-}
-
-/// Returns the counters of a rule's connections: there is a series for each rule, not for each
-/// host.
-fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> Rc<Series> {
-    worker.metrics.series(Labels {
-        reporter: Reporter::Source,
-        source: Some(config.snapshot.identity.clone()),
-        destination_service: rule.map_or_else(|| "unknown".into(), |r| r.name.clone()),
-        destination: None,
-        mutual_tls: false,
-        tcp,
-    })
-}
-
-fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
-    if config.snapshot.egress.is_none() {
-        let why = config.snapshot.strict_by("spec.allowEgress is false");
-        let text = format!("{destination} belongs to no service of the mesh and {why}");
-        return Failure::new(Reason::NoService, text);
-    }
-    let text = format!(
-        "{destination} is outside the mesh and no Egress lets {} go there{what}",
-        config.snapshot.identity
-    );
-    Failure::new(Reason::EgressDenied, text)
-}
-
-/// Dials an address outside the mesh: through the rule's gateway or directly, then with TLS if the
-/// rule says so. Also returns whether the server speaks HTTP/2, for a request that came as HTTP/2.
-///
-/// # Errors
-/// It is not reachable, or its certificate is wrong.
-pub async fn connect(
-    worker: &Rc<Worker>,
-    upstream: &Upstream,
-    beyond: &Beyond,
-    kind: StreamKind,
-) -> Result<(Link, bool), Failure> {
-    let address = upstream.key.address;
-    let link = match &beyond.way.gateway {
-        Some(gateway) => {
-            let port = address.port();
-            let authority = match (&*beyond.host, beyond.host.contains(':')) {
-                ("", _) => address.to_string(),
-                (host, true) if !host.starts_with('[') => format!("[{host}]:{port}"),
-                (host, _) => format!("{host}:{port}"),
-            };
-            let tunnel = Tunnel::open(worker, gateway, &authority).await?;
-            Link::Tunnel(Box::new(tunnel))
-        }
-        None => Link::Tcp(upstream.dial(worker).await?),
-    };
-    let (Some(origination), Some(http)) = (&beyond.way.tls, beyond.tls) else {
-        return Ok((link, kind == StreamKind::Http2));
-    };
-    let refused = |code: &'static str, text: String| {
-        worker
-            .metrics
-            .internal(|i| i.handshakes_failed.add(code, 1));
-        let rule = &beyond.way.rule;
-        Failure::new(
-            Reason::TlsFailed,
-            format!("{rule}: {:?} at {address}: {code}: {text}", beyond.host),
-        )
-    };
-    let name =
-        OutsideClient::server_name(&beyond.host).map_err(|e| refused("bad_name", e.to_string()))?;
-    let inside = match (http, kind) {
-        (false, _) => Inside::Opaque,
-        (true, StreamKind::Http2) => Inside::Http2,
-        (true, _) => Inside::Http1,
-    };
-    let config = origination.client.config(inside);
-    let config = config.map_err(|e| refused("no_roots", e.to_string()))?;
-    let tls = OutsideTls::connect(link, config, name).await;
-    let tls = tls.map_err(|e| {
-        let (code, text) = outside::failure(&e);
-        refused(code, text)
-    })?;
-    worker.metrics.internal(|i| {
-        i.handshakes += 1;
-        i.resumed += u64::from(tls.is_resumed());
-    });
-    let http2 = tls.speaks_http2();
-    Ok((Link::Outside(Box::new(tls)), http2))
-}
-
-impl EgressScope {
-    /// See [`Scope::decide`].
-    ///
-    /// # Errors
-    /// No rule allows the request to leave.
-    pub fn decide(
-        &self,
-        worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
-    ) -> Result<Decision, Failure> {
-        if let Some(why) = &self.unknown {
-            return Err(Failure::new(Reason::NotReady, &**why));
-        }
-        let authority = asks.head.authority.of(asks.bytes);
-        let (host, _) = split_authority(authority);
-        let shown = String::from_utf8_lossy(host);
-        if asks.head.method == Method::Connect {
-            let text = format!(
-                "CONNECT to {shown:?} would leave the mesh past its rules; dial the server itself"
-            );
-            return Err(Failure::new(Reason::EgressDenied, text));
-        }
-        let request = conditions::Request::new(
-            asks.head.method_text.of(asks.bytes),
-            asks.head.path.of(asks.bytes),
-            authority,
-            asks.forwarded,
-        );
-        let port = self.destination.port();
-        let allows = |rule: &Rule| rule.allows_request(port, host, &request);
-        let rule = rule(config, self.destination, allows);
-        if rule.is_none() && !config.snapshot.mesh.allow_egress {
-            let method = String::from_utf8_lossy(request.method);
-            let path = String::from_utf8_lossy(request.path);
-            let what = format!(" with {method} {path} for {shown:?}");
-            worker.outside.refused(Peer::server(self.destination));
-            return Err(refusal(config, self.destination, &what));
-        }
-        if rule.is_none() {
-            worker.outside.let_through(Peer::server(self.destination));
-        }
-        let upstream = leave(worker, rule, self.destination, &shown, Some(true));
-        Ok(Decision {
-            series: series(worker, config, rule, false),
-            target: Target::Outside(upstream),
-            timeout_ms: config.snapshot.mesh.request_timeout_ms,
-            steer: crate::balance::Steer::default(),
-            affinity: None,
-            filters: None,
-            retry: None,
-            try_timeout_ms: 0,
-            matched: 0,
-        })
-    }
-
-    /// The port that the client asked.
-    pub fn number(&self) -> u16 {
-        self.destination.port()
-    }
-
-    /// See [`Scope::series`].
-    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
-        outbound::unrouted(worker, config, &"unknown".into())
     }
 }

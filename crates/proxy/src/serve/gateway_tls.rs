@@ -3,9 +3,10 @@
 
 use crate::config::gateway_listener::{Gateway, ListenerTls};
 use crate::decision::Scope;
+use crate::decision::gateway::{GatewayScope, Terminated};
+use crate::decision::outbound;
 use crate::http::exchange;
-use crate::serve::gateway::{GatewayScope, Terminated};
-use crate::serve::outbound;
+use crate::serve::gateway::carry;
 use crate::tcp::first_bytes::{self, First};
 use crate::tcp::forward;
 use crate::telemetry::reason::{Failure, Reason};
@@ -71,15 +72,13 @@ pub async fn serve(
     let Some(tls) = &listener.tls else {
         let routes = &gateway.connections;
         let chosen = match routes.by_name(port, &listener.name, name.as_deref()) {
-            Some(targets) => targets.pick(worker, &config, port),
+            Some(targets) => outbound::pick(targets, worker, &config, port),
             None => Err(Failure::new(
                 Reason::NoRoute,
                 format!("no TLSRoute of Gateway/{} is for {host:?}", gateway.name),
             )),
         };
-        return scope
-            .carry(worker, link, received, &listener.name, chosen)
-            .await;
+        return carry(&scope, worker, link, received, &listener.name, chosen).await;
     };
     tls.warn(&listener.name);
     let limit = Duration::from_millis(config.snapshot.mesh.connect_timeout_ms.into());
@@ -101,7 +100,7 @@ pub async fn serve(
         let routes = &gateway.connections;
         let by_name = routes.by_name(port, &listener.name, name.as_deref());
         let chosen = match by_name.or_else(|| routes.by_port(port, &listener.name)) {
-            Some(targets) => targets.pick(worker, &config, port),
+            Some(targets) => outbound::pick(targets, worker, &config, port),
             None => Err(Failure::new(
                 Reason::NoRoute,
                 format!(
@@ -110,9 +109,7 @@ pub async fn serve(
                 ),
             )),
         };
-        return scope
-            .carry(worker, link, Buf::new(), &listener.name, chosen)
-            .await;
+        return carry(&scope, worker, link, Buf::new(), &listener.name, chosen).await;
     }
     scope.terminated(Terminated {
         listener: listener.name.clone(),

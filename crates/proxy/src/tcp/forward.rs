@@ -3,8 +3,7 @@
 use crate::balance::{self, Port, Steer};
 use crate::codec::detect::{Detected, Watch};
 use crate::context::memory_limit;
-use crate::http::reply::Ended;
-use crate::telemetry::access_log;
+use crate::telemetry::access_log::Ended;
 use crate::telemetry::metrics::Series;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
@@ -283,7 +282,9 @@ impl<'a> Account<'a> {
                 sent: self.sent,
                 upstream: self.upstream,
             };
-            access_log::connection(self.worker, &ended, labels, self.client);
+            self.worker
+                .log
+                .connection(&ended, labels, self.client, self.worker.writes_log());
         }
     }
 }

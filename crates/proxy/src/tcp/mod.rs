@@ -2,3 +2,4 @@
 
 pub(crate) mod first_bytes;
 pub(crate) mod forward;
+pub(crate) mod routed;

@@ -4,18 +4,19 @@
 //! same lines go to clients that watch requests (`GET /tap`). While nobody watches and the log is
 //! off, no line is built.
 
-use crate::http::reply::{Ended, RequestLine};
+use crate::telemetry::grpc_status::Answer;
 use crate::telemetry::metrics::Labels;
+use crate::telemetry::reason::Reason;
 use crate::telemetry::tap::Taps;
-use crate::worker::Worker;
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 #[cfg(test)]
 use std::time::Duration;
 use std::time::{Instant, SystemTime};
+use tulle_http1::RequestHead;
 use tulle_model::identity::SpiffeId;
 
 /// Lines waiting to be written.
@@ -122,6 +123,34 @@ impl AccessLog {
         }
     }
 
+    /// Logs one request.
+    pub fn request(&self, line: &RequestLine, ended: &Ended, labels: &Labels, written: bool) {
+        self.log(
+            &entry(Some(line), line.protocol, None, ended, labels),
+            written,
+        );
+    }
+
+    /// Logs something that was refused before it was a request.
+    pub fn unread(&self, ended: &Ended, labels: &Labels, written: bool) {
+        self.log(&entry(None, "HTTP/1.1", None, ended, labels), written);
+    }
+
+    /// Logs one TCP connection, with the client a load balancer named.
+    pub fn connection(
+        &self,
+        ended: &Ended,
+        labels: &Labels,
+        client: Option<IpAddr>,
+        written: bool,
+    ) {
+        let client = client.map(|c| c.to_string());
+        self.log(
+            &entry(None, "TCP", client.as_deref(), ended, labels),
+            written,
+        );
+    }
+
     /// Lines dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
@@ -140,36 +169,94 @@ fn write(queue: &Receiver<String>) {
     }
 }
 
-/// Logs one request.
-pub fn request(worker: &Worker, line: &RequestLine, ended: &Ended, labels: &Labels) {
-    write_entry(worker, Some(line), line.protocol, None, ended, labels);
+/// Facts about a request that the access log needs after its bytes have moved on.
+pub struct RequestLine {
+    /// Method.
+    pub method: String,
+    /// Target.
+    pub target: String,
+    /// `HTTP/2`, `HTTP/1.1` or `HTTP/1.0`: the protocol of the client's application.
+    pub protocol: &'static str,
+    /// Host.
+    pub authority: String,
+    /// Header.
+    pub user_agent: String,
+    /// Header.
+    pub x_forwarded_for: String,
+    /// The `X-Request-Id` header; the forwarded one if the client sends none.
+    pub request_id: String,
+    /// The endpoint asked last.
+    pub upstream: Option<SocketAddr>,
+    /// Audit rules that match, separated by commas.
+    pub policy_audit: String,
 }
 
-/// Logs something that was refused before it was a request.
-pub fn unread(worker: &Worker, ended: &Ended, labels: &Labels) {
-    write_entry(worker, None, "HTTP/1.1", None, ended, labels);
+/// End of an exchange.
+pub struct Ended {
+    /// The answer to the client.
+    pub answer: Answer,
+    /// Cause.
+    pub reason: Reason,
+    /// When the request's head was complete.
+    pub started: Instant,
+    /// When the response's head was complete.
+    pub first_byte: Option<Instant>,
+    /// When the response's last byte was sent on.
+    pub now: Instant,
+    /// Body bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
+    /// Endpoint.
+    pub upstream: Option<SocketAddr>,
 }
 
-/// Logs one TCP connection, with the client a load balancer named.
-pub fn connection(worker: &Worker, ended: &Ended, labels: &Labels, client: Option<IpAddr>) {
-    let client = client.map(|c| c.to_string());
-    write_entry(worker, None, "TCP", client.as_deref(), ended, labels);
+impl RequestLine {
+    /// Copies the facts. The client is appended to the addresses the request names, as it is
+    /// forwarded.
+    pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>, http2: bool) -> Box<Self> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let field = |name: &str| {
+            let mut fields = tulle_http1::headers(bytes);
+            let found = fields.find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+            found.map(|(_, value)| text(value)).unwrap_or_default()
+        };
+        // Each hop adds a field of its own.
+        let named = tulle_http1::headers(bytes)
+            .filter(|(n, _)| n.eq_ignore_ascii_case(b"x-forwarded-for"))
+            .map(|(_, value)| value);
+        let forwarded_for: Vec<String> = named.chain(client).map(text).collect();
+        Box::new(Self {
+            method: text(head.method_text.of(bytes)),
+            target: text(head.target.of(bytes)),
+            protocol: match head.minor {
+                _ if http2 => "HTTP/2",
+                0 => "HTTP/1.0",
+                _ => "HTTP/1.1",
+            },
+            authority: text(head.authority.of(bytes)),
+            user_agent: field("user-agent"),
+            x_forwarded_for: forwarded_for.join(", "),
+            request_id: text(head.request_id.of(bytes)),
+            upstream: None,
+            policy_audit: String::new(),
+        })
+    }
 }
 
-fn write_entry(
-    worker: &Worker,
-    line: Option<&RequestLine>,
-    protocol: &str,
-    client: Option<&str>,
+fn entry<'a>(
+    line: Option<&'a RequestLine>,
+    protocol: &'a str,
+    client: Option<&'a str>,
     ended: &Ended,
-    labels: &Labels,
-) {
+    labels: &'a Labels,
+) -> Entry<'a> {
     let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;
     let took = ended.now.duration_since(ended.started);
     fn principal(id: &Option<SpiffeId>) -> &str {
         id.as_ref().map_or("-", SpiffeId::as_str)
     }
-    let entry = Entry {
+    Entry {
         start_time: rfc3339(SystemTime::now() - took),
         method: line.map_or("-", |l| &l.method),
         path: line.map_or("-", |l| &l.target),
@@ -195,9 +282,7 @@ fn write_entry(
             "none"
         },
         policy_audit: line.map_or("", |l| &l.policy_audit),
-    };
-    let written = worker.config().snapshot.mesh.access_log;
-    worker.log.log(&entry, written);
+    }
 }
 
 /// `2026-01-31T12:00:00.123Z`. Days to date by Howard Hinnant's civil calendar algorithm.

@@ -192,7 +192,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A failure with what the operator needs to know about it.
+/// A failure with details for the operator.
 #[derive(Debug)]
 pub struct Failure {
     /// The cause.

@@ -1,11 +1,11 @@
 //! One side of an exchange: a plain TCP connection, a TLS connection, or a stream of the
 //! multiplexed transport. The forwarding engines see only this.
 
-use crate::serve::connect::Tunnel;
 use crate::upstream::http2::Http2Stream;
 use crate::upstream::mux::MuxStream;
 use crate::upstream::outside_tls::OutsideTls;
 use crate::upstream::tls_stream::TlsStream;
+use crate::upstream::tunnel::Tunnel;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

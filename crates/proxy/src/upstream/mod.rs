@@ -2,21 +2,26 @@
 //! ones to everybody else.
 
 pub(crate) mod http2;
+pub(crate) mod latency;
 pub(crate) mod link;
 pub(crate) mod mux;
+pub(crate) mod outside;
 pub(crate) mod outside_tls;
+pub(crate) mod permit;
+pub(crate) mod pools;
 pub(crate) mod tls_stream;
+pub(crate) mod tunnel;
 
-use crate::balance::Permit;
-use crate::balance::latency::Latency;
-use crate::listener::accept;
-use crate::serve::egress::{self, Beyond};
+use crate::context::WorkerContext;
+use crate::context::is_exhaustion;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::http2::Http2Connection;
+use crate::upstream::latency::Latency;
 use crate::upstream::link::Link;
 use crate::upstream::mux::MuxConnection;
+use crate::upstream::outside::Beyond;
+use crate::upstream::permit::Permit;
 use crate::upstream::tls_stream::{Failed, TlsStream};
-use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -243,8 +248,8 @@ impl Upstream {
     }
 
     /// Leases a connection or stream that exists already.
-    pub fn checkout(self: &Rc<Self>, worker: &Worker, kind: StreamKind) -> Option<Lease> {
-        let epoch = self.epoch(worker)?;
+    pub fn checkout(self: &Rc<Self>, context: &WorkerContext, kind: StreamKind) -> Option<Lease> {
+        let epoch = self.epoch(context)?;
         if self.key.identities.is_some() {
             let mux = self.mux.borrow();
             let current = mux.iter().filter(|c| c.epoch == epoch);
@@ -298,11 +303,11 @@ impl Upstream {
     /// It is not reachable, or its identity is wrong.
     pub async fn connect(
         self: &Rc<Self>,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
-        let limit = self.connect_timeout(worker);
-        let result = tokio::time::timeout(limit, self.connect_unbounded(worker, kind)).await;
+        let limit = self.connect_timeout(context);
+        let result = tokio::time::timeout(limit, self.connect_unbounded(context, kind)).await;
         let result = result.unwrap_or_else(|_| {
             let text = format!("{} did not answer within {limit:?}", self.key.address);
             Err(Failure::new(Reason::ConnectTimeout, text))
@@ -314,9 +319,9 @@ impl Upstream {
         result
     }
 
-    fn connect_timeout(&self, worker: &Worker) -> Duration {
+    fn connect_timeout(&self, context: &WorkerContext) -> Duration {
         let ms = match self.connect_timeout_ms.get() {
-            0 => worker.config().snapshot.mesh.connect_timeout_ms,
+            0 => context.snapshot().mesh.connect_timeout_ms,
             own => own,
         };
         Duration::from_millis(ms.into())
@@ -325,12 +330,12 @@ impl Upstream {
     /// Connects, verifies the identity, and closes the connection.
     ///
     /// # Errors
-    /// It is not reachable, or its identity is wrong.
-    pub async fn probe(&self, worker: &Worker) -> Result<(), Failure> {
+    /// It is not reachable, or its certificate is wrong.
+    pub async fn probe(&self, context: &WorkerContext) -> Result<(), Failure> {
         match self.key.identities.clone() {
-            None => self.dial(worker).await.map(drop),
+            None => self.dial(context).await.map(drop),
             Some(identities) => {
-                let tls = self.dial_tls(worker, identities, StreamKind::Http).await?;
+                let tls = self.dial_tls(context, identities, StreamKind::Http).await?;
                 Link::Tls(Box::new(tls)).abort();
                 Ok(())
             }
@@ -339,21 +344,21 @@ impl Upstream {
 
     async fn connect_unbounded(
         self: &Rc<Self>,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
         if let Some(beyond) = &self.key.beyond {
-            let (link, http2) = Box::pin(egress::connect(worker, self, beyond, kind)).await?;
+            let (link, http2) = Box::pin(outside::connect(context, self, beyond, kind)).await?;
             if http2 {
-                return self.start_http2(worker, link, 0);
+                return self.start_http2(context, link, 0);
             }
             return Ok(Lease::new(self, link, false, 0));
         }
         let Some(identities) = self.key.identities.clone() else {
             if self.wants_http2(kind) {
-                return self.connect_http2(worker, kind).await;
+                return self.connect_http2(context, kind).await;
             }
-            let tcp = self.dial(worker).await?;
+            let tcp = self.dial(context).await?;
             return Ok(Lease::new(self, Link::Tcp(tcp), false, 0));
         };
         loop {
@@ -361,7 +366,7 @@ impl Upstream {
                 break;
             }
             if self.dialling.get() {
-                match self.share(worker, kind).await? {
+                match self.share(context, kind).await? {
                     Some(lease) => return Ok(lease),
                     None => continue,
                 }
@@ -369,19 +374,19 @@ impl Upstream {
             let shared = self.mux.borrow().iter().filter(|c| c.is_usable()).count()
                 + self.http2.borrow().iter().filter(|c| c.is_usable()).count();
             if shared >= MAX_MUX {
-                worker.metrics.internal(|i| i.overloads += 1);
+                context.metrics.internal(|i| i.overloads += 1);
                 let text = format!("all connections to {} are full", self.key.address);
                 return Err(Failure::new(Reason::Overload, text));
             }
             break;
         }
         let _dialling = Dialling::start(self);
-        let tls = self.dial_tls(worker, identities, kind).await?;
+        let tls = self.dial_tls(context, identities, kind).await?;
         let epoch = tls.session().epoch();
         match tls.session().alpn() {
             Alpn::Tulle1 => {
                 self.single.set(false);
-                let connection = MuxConnection::start(worker, tls, true, |_, _| {});
+                let connection = MuxConnection::start(context, tls, true, |_, _| {});
                 let mut mux = self.mux.borrow_mut();
                 mux.retain(|c| c.is_usable() || c.active() > 0);
                 mux.push(connection.clone());
@@ -393,7 +398,7 @@ impl Upstream {
             }
             Alpn::Http2 => {
                 self.single.set(false);
-                self.start_http2(worker, Link::Tls(Box::new(tls)), epoch)
+                self.start_http2(context, Link::Tls(Box::new(tls)), epoch)
             }
             Alpn::Http11 | Alpn::None => {
                 self.single.set(true);
@@ -415,12 +420,12 @@ impl Upstream {
     /// Dials once; the others wait for the connection they will share. `None`: dialling failed.
     async fn share(
         self: &Rc<Self>,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
     ) -> Result<Option<Lease>, Failure> {
         let dialled = self.dialled.notified();
         dialled.await;
-        let lease = self.checkout(worker, kind);
+        let lease = self.checkout(context, kind);
         if lease.is_none() && self.is_down() {
             let text = format!("{} could not be reached a moment ago", self.key.address);
             return Err(Failure::new(Reason::ConnectFailed, text));
@@ -430,32 +435,32 @@ impl Upstream {
 
     async fn connect_http2(
         self: &Rc<Self>,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
         while self.dialling.get() {
-            if let Some(lease) = self.share(worker, kind).await? {
+            if let Some(lease) = self.share(context, kind).await? {
                 return Ok(lease);
             }
         }
         let usable = self.http2.borrow().iter().filter(|c| c.is_usable()).count();
         if usable >= MAX_MUX {
-            worker.metrics.internal(|i| i.overloads += 1);
+            context.metrics.internal(|i| i.overloads += 1);
             let text = format!("all HTTP/2 connections to {} are full", self.key.address);
             return Err(Failure::new(Reason::Overload, text));
         }
         let _dialling = Dialling::start(self);
-        let tcp = self.dial(worker).await?;
-        self.start_http2(worker, Link::Tcp(tcp), 0)
+        let tcp = self.dial(context).await?;
+        self.start_http2(context, Link::Tcp(tcp), 0)
     }
 
     fn start_http2(
         self: &Rc<Self>,
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         link: Link,
         epoch: u64,
     ) -> Result<Lease, Failure> {
-        let connection = http2::start(worker, link, epoch);
+        let connection = http2::start(context, link, epoch);
         let mut http2 = self.http2.borrow_mut();
         http2.retain(|c| c.is_usable());
         http2.push(connection.clone());
@@ -468,11 +473,11 @@ impl Upstream {
     /// Makes a plain connection.
     ///
     /// # Errors
-    /// The connection failed.
-    pub async fn dial(&self, worker: &Worker) -> Result<TcpStream, Failure> {
+    /// It cannot be created.
+    pub async fn dial(&self, context: &WorkerContext) -> Result<TcpStream, Failure> {
         let address = self.key.address;
         let failed = |e: std::io::Error| {
-            let reason = match accept::is_exhaustion(&e) {
+            let reason = match is_exhaustion(&e) {
                 true => Reason::Overload,
                 false => Reason::ConnectFailed,
             };
@@ -495,18 +500,18 @@ impl Upstream {
         socket::prepare(&tcp).map_err(failed)?;
         // An error is not fatal: a dead peer is noticed later.
         let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
-        worker.metrics.internal(|i| i.dialled += 1);
+        context.metrics.internal(|i| i.dialled += 1);
         Ok(tcp)
     }
 
     async fn dial_tls(
         &self,
-        worker: &Worker,
+        context: &WorkerContext,
         identities: Arc<[SpiffeId]>,
         kind: StreamKind,
     ) -> Result<TlsStream, Failure> {
-        let config = worker.config();
-        let Some(context) = &config.snapshot.tls else {
+        let snapshot = context.snapshot();
+        let Some(tls) = &snapshot.tls else {
             return Err(Failure::new(
                 Reason::NotReady,
                 "this proxy has no certificate yet",
@@ -519,16 +524,16 @@ impl Upstream {
         };
         let address = self.key.address;
         let refused = |e: tulle_tls::HandshakeError| {
-            worker
+            context
                 .metrics
                 .internal(|i| i.handshakes_failed.add(e.code(), 1));
             Failure::new(Reason::TlsFailed, format!("{address}: {}: {e}", e.code()))
         };
-        let handshake = Handshake::client(context, identities, offer).map_err(refused)?;
-        let tcp = self.dial(worker).await?;
-        match tls_stream::handshake(&worker.peers, tcp, handshake, Buf::new()).await {
+        let handshake = Handshake::client(tls, identities, offer).map_err(refused)?;
+        let tcp = self.dial(context).await?;
+        match tls_stream::handshake(&context.peers, tcp, handshake, Buf::new()).await {
             Ok(tls) => {
-                worker.metrics.internal(|i| {
+                context.metrics.internal(|i| {
                     i.handshakes += 1;
                     i.resumed += u64::from(tls.session().resumed());
                 });
@@ -536,7 +541,7 @@ impl Upstream {
             }
             Err(Failed::Tls(error)) => Err(refused(error)),
             Err(Failed::Io(error)) => {
-                worker
+                context
                     .metrics
                     .internal(|i| i.handshakes_failed.add("cut", 1));
                 let text = format!(
@@ -549,12 +554,11 @@ impl Upstream {
 
     /// Returns the epoch of the certificates in use; `None`: there are none yet. Plaintext needs
     /// none.
-    fn epoch(&self, worker: &Worker) -> Option<u64> {
+    fn epoch(&self, context: &WorkerContext) -> Option<u64> {
         match self.key.identities {
             None => Some(0),
-            Some(_) => worker
-                .config()
-                .snapshot
+            Some(_) => context
+                .snapshot()
                 .tls
                 .as_ref()
                 .map(tulle_tls::Context::epoch),

@@ -4,9 +4,9 @@
 //! the event turn, so that k requests cost one TLS record and one `send`. The frames themselves,
 //! credit and limits are `tulle-transport`'s.
 
+use crate::context::WorkerContext;
 use crate::context::peers::Connected;
 use crate::upstream::tls_stream::TlsStream;
-use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -225,7 +225,12 @@ impl MuxConnection {
     /// Starts the transport on a connection whose handshake agreed on `tulle/1`. The driver runs
     /// until the connection ends; `accept` gets the streams the peer opens (none on the dialling
     /// side).
-    pub fn start<F>(worker: &Rc<Worker>, tls: TlsStream, dialled: bool, accept: F) -> Rc<Self>
+    pub fn start<F>(
+        context: &Rc<WorkerContext>,
+        tls: TlsStream,
+        dialled: bool,
+        accept: F,
+    ) -> Rc<Self>
     where
         F: Fn(MuxStream, StreamKind) + 'static,
     {
@@ -260,7 +265,7 @@ impl MuxConnection {
             shed: Cell::new(false),
         });
         let driver = Driver {
-            worker: worker.clone(),
+            context: context.clone(),
             connection: connection.clone(),
             _connected: connected,
             tcp,
@@ -560,7 +565,7 @@ impl Drop for MuxStream {
 
 /// Owns the socket of a connection: reads, opens and dispatches; seals and sends once per turn.
 struct Driver<F> {
-    worker: Rc<Worker>,
+    context: Rc<WorkerContext>,
     connection: Rc<MuxConnection>,
     /// Dropped before the socket.
     _connected: Connected,
@@ -588,10 +593,10 @@ enum Event {
 
 impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
     async fn run(mut self) {
-        let worker = self.worker.clone();
-        let age = worker.deadlines.register();
+        let context = self.context.clone();
+        let age = context.deadlines.register();
         age.arm(self.lifetime);
-        let _open = worker.connection_opened();
+        let _open = context.connection_opened();
         let result = self.drive(&age).await;
         if let Err(error) = &result {
             tracing::debug!(peer = %self.connection.peer, %error, "connection to a sidecar ended");
@@ -668,12 +673,12 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         self.connection.active() > 0
     }
 
-    /// Whether the peer should use another connection: our certificates have changed, another
-    /// worker has more room, or this proxy is about to end.
+    /// Made with certificates that are no longer ours, better served by another context, or this
+    /// proxy is about to end.
     fn is_outdated(&self) -> bool {
         self.connection.shed.get()
-            || self.worker.is_draining()
-            || self.worker.tls_epoch() != Some(self.connection.epoch)
+            || self.context.is_draining()
+            || self.context.tls_epoch() != Some(self.connection.epoch)
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>, age: &tulle_net::Deadline) -> Poll<Event> {

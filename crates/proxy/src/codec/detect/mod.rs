@@ -65,7 +65,7 @@ pub struct Watch {
     addresses: u16,
 }
 
-/// How much of `/1.1` stands at the end of what has come.
+/// How much of `/1.1` is at the end of the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Absent,
@@ -180,7 +180,7 @@ impl Watch {
         (self.ends_with(b"http/") && is_space(before))
             // HTTP/0.9 of a server that takes any target.
             || (space && self.words == 1 && self.first == u64::from_be_bytes(*b"\0\0\0\0\0GET"))
-            // HTTP/0.9 of others, which is also how sensible requests are told at once.
+            // HTTP/0.9 of others; this also detects sensible requests at once.
             || (of_upper && self.words == 2 && begins && matches!(byte, b'/' | b'*'))
             || (of_upper && self.ends_with(b"://"))
     }

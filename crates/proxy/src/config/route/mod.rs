@@ -11,7 +11,7 @@ pub use matching::{HostMatch, PathPattern, Request, ValuePattern, escape};
 use crate::codec::plain_path;
 use crate::config::authz;
 use crate::config::path_readings;
-use crate::config::retry;
+use crate::config::traffic::retry;
 use crate::filter::Filters;
 use index::Index;
 use std::sync::Arc;

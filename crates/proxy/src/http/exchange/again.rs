@@ -2,9 +2,9 @@
 
 use super::http2::shorter;
 use super::{Conversation, Exchange, Next, Tried, request_target};
-use crate::balance::limits::RetryPlace;
-use crate::config::retry::Cause;
-use crate::decision::Target;
+use crate::config::traffic::limits::RetryPlace;
+use crate::config::traffic::retry::Cause;
+use crate::decision::request::Target;
 use crate::http::relay::{End, Side};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::{Lease, Upstream};

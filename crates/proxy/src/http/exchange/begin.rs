@@ -3,13 +3,15 @@
 use super::again::Tries;
 use super::http2::CameAs;
 use super::outgoing::Outgoing;
-use super::{Asked, Conversation, Exchange, Judged, Refused, head_limits, request_target};
+use super::{Asked, Conversation, Exchange, Judged, Refused, request_target};
+use crate::config::head_limits;
+use crate::context;
 use crate::context::memory_limit;
-use crate::decision::Asks;
+use crate::decision::request::Asks;
 use crate::http::relay::Relay;
 use crate::http::reply;
+use crate::telemetry::access_log;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::worker;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -26,7 +28,7 @@ impl Conversation<'_> {
     pub(super) fn read_head(&mut self) -> impl Future<Output = Read> {
         let config = self.worker.config();
         let mesh = &config.snapshot.mesh;
-        let limits = head_limits(mesh, self.scope.peer_not_after().is_some());
+        let limits = head_limits::of_mesh(mesh, self.scope.peer_not_after().is_some());
         let idle = Duration::from_millis(mesh.idle_timeout_ms.into());
         let header = Duration::from_millis(mesh.header_timeout_ms.into());
         let begun = !self.received.is_empty();
@@ -56,7 +58,7 @@ impl Conversation<'_> {
                     // A client that has just connected may have sent its request already. A distant
                     // client may send the next one before it learns that this connection ends.
                     if !std::mem::replace(&mut last_chance, true) {
-                        self.deadline.arm(worker::LAST_CHANCE);
+                        self.deadline.arm(context::LAST_CHANCE);
                     }
                 }
                 if self.deadline.poll_expired(cx) {
@@ -112,7 +114,7 @@ impl Conversation<'_> {
             },
             line: worker.log.wanted(config.snapshot.mesh.access_log).then(|| {
                 let client = self.scope.forwarded_for();
-                reply::RequestLine::of(head, bytes, client, self.down.came_as_http2())
+                access_log::RequestLine::of(head, bytes, client, self.down.came_as_http2())
             }),
             span: Cell::default(),
         };
@@ -159,7 +161,7 @@ impl Conversation<'_> {
         };
         let decision = match decided {
             Ok(mut decision) => {
-                decision.aim(asks.forwarded, self.scope);
+                decision.aim(asks.forwarded, || self.scope.source());
                 decision
             }
             Err(failure) => {

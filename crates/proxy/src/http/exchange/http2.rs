@@ -2,6 +2,7 @@
 
 use super::Conversation;
 use crate::decision::Scope;
+use crate::http::stream_handlers;
 use crate::telemetry::reason::Failure;
 use crate::upstream::Speaks;
 use crate::upstream::http2;
@@ -64,8 +65,9 @@ impl Conversation<'_> {
         self.deadline.disarm();
         let (worker, scope) = (self.worker, Rc::new(self.scope.clone()));
         let outdated = || scope.is_outdated(&worker.config());
-        let accept = |stream| worker.handle(Link::Http2(stream), scope.clone());
-        http2::serve(worker, link, received, accept, outdated).await;
+        let accept = |stream| stream_handlers::handle(worker, Link::Http2(stream), scope.clone());
+        let began = |client: &_| worker.remember(client);
+        http2::serve(worker, link, received, accept, outdated, began).await;
     }
 
     /// Reads the particulars of a request that came as HTTP/2.
@@ -78,7 +80,7 @@ impl Conversation<'_> {
                 .map(|(_, value)| value)
         };
         let grpc = field("content-type").is_some_and(|t| t.starts_with(b"application/grpc"));
-        // Browsers and other proxies speak HTTP/2 to whatever offers it, so it says nothing about
+        // Browsers and other proxies use HTTP/2 wherever it is offered, so it tells nothing about
         // the application; only gRPC needs it.
         let from_outside = match self.scope {
             Scope::Gateway(_) => true,

@@ -13,10 +13,10 @@ mod refuse;
 mod trace;
 mod tunnel;
 
-use crate::config::retry::Cause;
-use crate::decision::{Decision, Scope, Target};
+use crate::config::traffic::retry::Cause;
+use crate::decision::Scope;
+use crate::decision::request::{Decision, Target};
 use crate::http::relay::{End, Relay};
-use crate::http::reply;
 use crate::telemetry::access_log;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::telemetry::span::Span;
@@ -31,7 +31,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use tulle_http1::{Limits, Method, RequestHead};
+use tulle_http1::{Method, RequestHead};
 use tulle_net::{Buf, Deadline};
 
 /// Serves a connection (or one stream) until it ends. `received` are bytes already read from it.
@@ -98,7 +98,7 @@ struct Asked {
     has_body: bool,
     came_as: CameAs,
     /// Set only when the access log is on.
-    line: Option<Box<reply::RequestLine>>,
+    line: Option<Box<access_log::RequestLine>>,
     /// Set only for a request that is recorded.
     span: Cell<Option<Box<Span>>>,
 }
@@ -392,7 +392,7 @@ impl Conversation<'_> {
         }
         self.end_span(asked, &decision.series.labels, answer, failure, now);
         if let Some(line) = &asked.line {
-            let ended = reply::Ended {
+            let ended = access_log::Ended {
                 answer,
                 reason: failure.reason,
                 started: asked.started,
@@ -402,34 +402,12 @@ impl Conversation<'_> {
                 sent: relay.body_sent,
                 upstream: line.upstream.or_else(|| decision.address()),
             };
-            access_log::request(self.worker, line, &ended, &decision.series.labels);
+            let written = self.worker.writes_log();
+            self.worker
+                .log
+                .request(line, &ended, &decision.series.labels, written);
         }
         now
-    }
-}
-
-/// Fields that proxies of the mesh may have added to a head before it comes here: ids, traces,
-/// addresses, certificates. The application's own fields are counted where they enter the mesh.
-pub const MESH_FIELDS: u32 = 16;
-
-/// Limits of a head as configured. `peer`: a proxy of the mesh sends it.
-pub fn head_limits(mesh: &tulle_model::resource::MeshSettings, peer: bool) -> Limits {
-    limits(mesh.max_header_bytes, fields(mesh.max_headers, peer))
-}
-
-/// Most fields of a head. `peer`: a proxy of the mesh sends it.
-pub fn fields(most: u32, peer: bool) -> u32 {
-    match peer {
-        true => most.saturating_add(MESH_FIELDS),
-        false => most,
-    }
-}
-
-/// Limits of a head: its bytes and its fields.
-pub fn limits(head_bytes: u32, fields: u32) -> Limits {
-    Limits {
-        head_bytes: usize::try_from(head_bytes).unwrap_or(usize::MAX),
-        headers: usize::try_from(fields).unwrap_or(usize::MAX),
     }
 }
 

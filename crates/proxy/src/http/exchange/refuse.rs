@@ -1,7 +1,7 @@
 //! Answers of the proxy itself, and the orderly end of a connection.
 
 use super::{Asked, Conversation, Next, Refused};
-use crate::decision::Decision;
+use crate::decision::request::Decision;
 use crate::filter::ResponseEdits;
 use crate::http::reply;
 use crate::telemetry::access_log;
@@ -57,7 +57,7 @@ impl Conversation<'_> {
                 .failed(source, &labels.destination_service, target, status, failure);
         }
         if let Some(line) = &asked.line {
-            let ended = reply::Ended {
+            let ended = access_log::Ended {
                 answer,
                 reason: failure.reason,
                 started: asked.started,
@@ -67,7 +67,8 @@ impl Conversation<'_> {
                 sent: 0,
                 upstream: line.upstream,
             };
-            access_log::request(self.worker, line, &ended, labels);
+            let written = self.worker.writes_log();
+            self.worker.log.request(line, &ended, labels, written);
         }
         if reset {
             return Next::Abort;

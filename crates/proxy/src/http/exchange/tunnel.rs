@@ -2,7 +2,8 @@
 
 use super::Conversation;
 use crate::context::memory_limit;
-use crate::decision::{Asks, Scope};
+use crate::decision::Scope;
+use crate::decision::request::Asks;
 use crate::tcp::forward;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;

@@ -5,7 +5,8 @@
 mod request;
 mod response;
 
-use crate::config::retry::Policy;
+use crate::config::head_limits;
+use crate::config::traffic::retry::Policy;
 use crate::context::memory_limit;
 use crate::filter::ResponseEdits;
 use crate::filter::mirror::Copies;
@@ -61,7 +62,7 @@ pub struct Relay {
     pub close: bool,
     /// Timeout from the end of the request to the response's head, in milliseconds; 0: none.
     pub timeout_ms: u32,
-    /// This proxy is about to end.
+    /// Whether this proxy is about to end.
     pub draining: bool,
     /// Whether the upstream is a proxy of the mesh, which may say why it refuses.
     pub from_mesh: bool,
@@ -201,8 +202,8 @@ impl Relay {
 
     /// Returns the limits of the response's head.
     fn limits(&self) -> Limits {
-        let fields = crate::http::exchange::fields(self.head_fields, self.from_mesh);
-        crate::http::exchange::limits(self.head_bytes, fields)
+        let fields = head_limits::fields(self.head_fields, self.from_mesh);
+        head_limits::limits(self.head_bytes, fields)
     }
 
     /// Whether the whole request is at hand.

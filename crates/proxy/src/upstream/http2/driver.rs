@@ -1,9 +1,9 @@
 //! Owns the socket of a connection: reads for all streams and sends the frames they have appended.
 
 use super::{FRAME_BYTES, Http2Connection, Http2Stream};
+use crate::context::WorkerContext;
 use crate::context::memory_limit;
 use crate::upstream::link::Link;
-use crate::worker::Worker;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ const CLIENT_IDLE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(100);
 
 pub(super) struct Driver {
-    worker: Rc<Worker>,
+    context: Rc<WorkerContext>,
     connection: Rc<Http2Connection>,
     link: Link,
     incoming: Buf,
@@ -77,15 +77,15 @@ fn broken(text: &'static str) -> Poll<Event> {
 
 impl Driver {
     pub(super) fn new(
-        worker: &Rc<Worker>,
+        context: &Rc<WorkerContext>,
         connection: Rc<Http2Connection>,
         link: Link,
         incoming: Buf,
         dialled: bool,
     ) -> Self {
         Self {
-            deadline: worker.deadlines.register(),
-            worker: worker.clone(),
+            deadline: context.deadlines.register(),
+            context: context.clone(),
             connection,
             link,
             incoming,
@@ -167,7 +167,7 @@ impl Driver {
 
     fn poll_event(&mut self, cx: &mut Context<'_>, outdated: &impl Fn() -> bool) -> Poll<Event> {
         let retired = self.connection.retired.get();
-        if !retired && !self.dialled && (self.worker.is_draining() || outdated()) {
+        if !retired && !self.dialled && (self.context.is_draining() || outdated()) {
             return Poll::Ready(Event::Retire);
         }
         let mut moved = match self.poll_send(cx) {
@@ -240,8 +240,8 @@ impl Driver {
             return;
         }
         self.waits = waits;
-        let config = self.worker.config();
-        let mesh = &config.snapshot.mesh;
+        let snapshot = self.context.snapshot();
+        let mesh = &snapshot.mesh;
         let millis = |ms: u32| Duration::from_millis(ms.into());
         match waits {
             Waits::Nothing => self.deadline.disarm(),

@@ -7,9 +7,9 @@
 mod driver;
 mod slots;
 
+use crate::context::WorkerContext;
 use crate::context::memory_limit;
 use crate::upstream::link::Link;
-use crate::worker::Worker;
 use slots::Slots;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -119,8 +119,8 @@ pub fn is_preface(received: &[u8]) -> bool {
 }
 
 /// Limits of a connection. `peer`: the other side is a proxy of the mesh.
-fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool, peer: bool) -> Config {
-    let fields = crate::http::exchange::fields(mesh.max_headers, peer);
+fn limits(context: &WorkerContext, mesh: &MeshSettings, secure: bool, peer: bool) -> Config {
+    let fields = crate::config::head_limits::fields(mesh.max_headers, peer);
     Config {
         // 128 streams of 64 KiB are at most 8 MiB of credit. Windows grow while all together are
         // below it.
@@ -131,39 +131,40 @@ fn limits(worker: &Worker, mesh: &MeshSettings, secure: bool, peer: bool) -> Con
         head_bytes: usize::try_from(mesh.max_header_bytes).unwrap_or(usize::MAX),
         head_fields: usize::try_from(fields).unwrap_or(usize::MAX),
         secure,
-        seed: worker.random(),
+        seed: context.random(),
     }
 }
 
 /// Serves a client's connection until it ends; `received` was already read from it. `accept` gets
-/// its streams, `outdated` says whether the client should come back with another connection.
+/// its streams, `outdated` says whether the client should come back with another connection, `began` is told the connection.
 pub async fn serve(
-    worker: &Rc<Worker>,
+    context: &Rc<WorkerContext>,
     link: Link,
     received: Buf,
     accept: impl Fn(Http2Stream),
     outdated: impl Fn() -> bool,
+    began: impl FnOnce(&Rc<Http2Connection>),
 ) {
     let peer = link.peer_not_after().is_some();
-    let config = limits(worker, &worker.config().snapshot.mesh, false, peer);
+    let config = limits(context, &context.snapshot().mesh, false, peer);
     let mut out = Vec::new();
     let codec = Connection::server(config, &mut out);
     let connection = Http2Connection::new(codec, &out, 0);
-    worker.remember(&connection);
-    driver::Driver::new(worker, connection, link, received, false)
+    began(&connection);
+    driver::Driver::new(context, connection, link, received, false)
         .run(accept, outdated)
         .await;
 }
 
 /// Starts a connection to an application (or to a peer that does not speak `tulle/1`).
-pub fn start(worker: &Rc<Worker>, link: Link, epoch: u64) -> Rc<Http2Connection> {
+pub fn start(context: &Rc<WorkerContext>, link: Link, epoch: u64) -> Rc<Http2Connection> {
     let secure = matches!(link, Link::Tls(_) | Link::Outside(_));
     let peer = link.peer_not_after().is_some();
-    let config = limits(worker, &worker.config().snapshot.mesh, secure, peer);
+    let config = limits(context, &context.snapshot().mesh, secure, peer);
     let mut out = Vec::new();
     let codec = Connection::client(config, &mut out);
     let connection = Http2Connection::new(codec, &out, epoch);
-    let driver = driver::Driver::new(worker, connection.clone(), link, Buf::new(), true);
+    let driver = driver::Driver::new(context, connection.clone(), link, Buf::new(), true);
     tokio::task::spawn_local(async move { driver.run(drop, || false).await });
     connection
 }

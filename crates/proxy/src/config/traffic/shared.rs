@@ -5,11 +5,11 @@
 //! configuration keeps all state that is still true.
 
 use super::breaker::Breaker;
-use super::health::Checks;
+use super::checks::Checks;
 use super::limits::Limits;
 use super::outlier::Outlier;
+use super::retry::Policy;
 use super::ring::Ring;
-use crate::config::retry::Policy;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tulle_model::resource::ConnectionLimits;
 use tulle_transport::StreamKind;
 
-/// The limits of one port, and what is under way.
+/// The limits of one port, and the requests and connections under way.
 #[derive(Debug)]
 pub struct Limits {
     rule: ConnectionLimits,

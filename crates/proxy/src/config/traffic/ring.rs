@@ -1,7 +1,7 @@
 //! Hashing onto a ring: a key stays with its endpoint as others come and go.
 //!
-//! Each endpoint has points on the ring that depend on its address alone, so every proxy of the mesh
-//! makes the same ring, and an endpoint that comes or goes moves only the keys next to its points.
+//! Each endpoint has points on the ring that depend on its address alone, so every proxy of the
+//! mesh makes the same ring. An endpoint that comes or goes moves only the keys next to its points.
 
 use std::net::SocketAddr;
 use tulle_model::resource::Endpoint;

@@ -1,0 +1,454 @@
+//! Requests and connections to the application: who is it, and may it.
+
+use super::request::{Asks, Decision, Target, judged};
+use crate::balance::Steer;
+use crate::config::authz;
+use crate::config::authz::{Caller, Refusal, Verdicts};
+use crate::config::inbound_rules::InboundRules;
+use crate::config::snapshot::Inbound;
+use crate::filter::ext_authz::Asker;
+use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::{Speaks, Upstream, UpstreamKey};
+use crate::worker::{Config, Worker};
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+use tulle_http1::Method;
+use tulle_model::identity::SpiffeId;
+use tulle_net::clock;
+use tulle_tls::{PeerCertificate, Session};
+
+/// A connection to one port of the application.
+pub struct InboundScope {
+    port: u16,
+    /// The peer's verified identity; `None`: plaintext from outside the mesh.
+    peer: Option<SpiffeId>,
+    /// Its certificate.
+    certificate: Option<PeerCertificate>,
+    /// Source address of its connection.
+    client: Client,
+    /// The client's address as text, if a load balancer has named it.
+    forwarded_for: Option<Box<[u8]>>,
+    /// Epoch of the certificates the connection was made with, and when the peer's expires.
+    made_with: Option<(u64, SystemTime)>,
+    forwarded_client_cert: Option<Box<[u8]>>,
+    /// Whether the port is an egress gateway's.
+    egress: bool,
+    cached: RefCell<Option<Cached>>,
+}
+
+/// Source of a connection.
+#[derive(Clone, Copy)]
+pub struct Client {
+    /// The address: a load balancer's word counts for more than the connection's peer.
+    pub address: Option<IpAddr>,
+    /// Whether a load balancer has named it.
+    pub named: bool,
+}
+
+/// State that is valid as long as the configuration is.
+struct Cached {
+    generation: u64,
+    http: Rc<Series>,
+    tcp: Rc<Series>,
+    app: Option<Rc<Upstream>>,
+    rules: Option<Arc<InboundRules>>,
+    /// The rules of the policy for this peer; `None`: before the first configuration.
+    verdicts: Option<Rc<Verdicts>>,
+    /// The peer's certificate was revoked: its connection is cut, and earlier requests are not
+    /// answered either.
+    revoked: bool,
+}
+
+/// The failure before the first configuration.
+#[cold]
+fn unready() -> Failure {
+    let text = "the controller has not sent what this sidecar serves";
+    Failure::new(Reason::NotReady, text)
+}
+
+impl InboundScope {
+    /// A connection to that port.
+    pub fn new(config: &Config, port: u16, client: Client, session: Option<&Session>) -> Self {
+        let peer = session.map(|s| s.peer().clone());
+        let made_with = session.map(|s| (s.epoch(), s.peer_not_after()));
+        let forwarded = peer.as_ref().map(|peer| {
+            let by = &config.snapshot.identity;
+            format!("By={by};URI={peer}")
+                .into_bytes()
+                .into_boxed_slice()
+        });
+        let named = client.address.filter(|_| client.named);
+        let cached = RefCell::default();
+        let inbound = config.snapshot.inbound.as_ref();
+        let egress = inbound.and_then(|i| i.port(port)).is_some_and(|p| p.egress);
+        Self {
+            port,
+            egress,
+            peer,
+            certificate: session.map(Session::peer_certificate),
+            client,
+            forwarded_for: named.map(|a| a.to_string().into_bytes().into_boxed_slice()),
+            made_with,
+            forwarded_client_cert: forwarded,
+            cached,
+        }
+    }
+
+    /// Whether the port is an egress gateway's.
+    pub fn is_egress(&self) -> bool {
+        self.egress
+    }
+
+    /// Whether the peer has shown a certificate.
+    pub fn is_mutual(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// See [`Scope::speaks`].
+    pub fn speaks(&self, config: &Config) -> Speaks {
+        let inbound = config.snapshot.inbound.as_ref();
+        let port = inbound.and_then(|i| i.port(self.port));
+        port.map_or(Speaks::AsCame, |port| port.protocol.into())
+    }
+
+    /// See [`Scope::is_outdated`].
+    pub fn is_outdated(&self, config: &Config) -> bool {
+        let epoch = config.snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
+        self.made_with
+            .is_some_and(|(made, until)| Some(made) != epoch || until < clock::time_of_day())
+    }
+
+    /// Returns when the peer's certificate expires.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        self.made_with.map(|(_, until)| until)
+    }
+
+    /// See [`Scope::claim_headers`].
+    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+        let inbound = config.snapshot.inbound.as_ref();
+        let rules = inbound.and_then(|i| i.port(self.port)?.rules.as_ref());
+        rules.map_or(&[], |rules| rules.claim_headers())
+    }
+
+    /// See [`Scope::forwarded_for`].
+    pub fn forwarded_for(&self) -> Option<&[u8]> {
+        self.forwarded_for.as_deref()
+    }
+
+    /// Returns the source address, or the client that a load balancer has named.
+    pub fn client_address(&self) -> Option<IpAddr> {
+        self.client.address
+    }
+
+    /// Returns the client, if a load balancer has named it.
+    pub fn named(&self) -> Option<IpAddr> {
+        self.client.address.filter(|_| self.client.named)
+    }
+
+    /// See [`Scope::forwarded_client_cert`].
+    pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
+        self.forwarded_client_cert.as_deref()
+    }
+
+    /// Returns the port of the application that the client asked for.
+    pub fn number(&self) -> u16 {
+        self.port
+    }
+
+    fn peer_name(&self) -> Option<&str> {
+        self.peer.as_ref().map(SpiffeId::as_str)
+    }
+
+    /// See [`Scope::decide`].
+    ///
+    /// # Errors
+    /// The policy does not allow it, or the port is not served.
+    pub fn decide(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        asks: &Asks<'_>,
+    ) -> Result<Decision, Failure> {
+        let request = judged(asks);
+        let app = self.allow(worker, config, Some(&request))?;
+        let (series, rules) = self.cached(worker, config, |c| (c.http.clone(), c.rules.clone()));
+        if asks.head.method == Method::Connect {
+            self.allow_tunnel(config, &request, rules.as_deref())?;
+        }
+        let filters = match rules {
+            None => None,
+            Some(rules) => rules
+                .find(&request)
+                .map_err(|why| Failure::new(Reason::Denied, why))?,
+        };
+        Ok(Decision {
+            target: Target::App(app),
+            series,
+            timeout_ms: config.snapshot.mesh.request_timeout_ms,
+            filters,
+            retry: None,
+            try_timeout_ms: 0,
+            matched: 0,
+            steer: Steer::default(),
+            affinity: None,
+        })
+    }
+
+    /// Whether the policy lets this peer in, with a request or with opaque bytes, and where the application is.
+    ///
+    /// # Errors
+    /// It does not, or the port is not served.
+    pub fn allow(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        request: Option<&authz::Request<'_>>,
+    ) -> Result<Rc<Upstream>, Failure> {
+        let Some(inbound) = &config.snapshot.inbound else {
+            return Err(unready());
+        };
+        self.judge(worker, config, inbound, request)?;
+        if request.is_none() {
+            self.check_opaque(inbound)?;
+        }
+        self.cached(worker, config, |cached| cached.app.clone())
+            .ok_or_else(|| {
+                let text = format!("service {} has no port {}", inbound.service, self.port);
+                Failure::new(Reason::NoPort, text)
+            })
+    }
+
+    /// Whether the policy lets this peer send opaque bytes.
+    pub fn takes_opaque(&self, worker: &Worker, config: &Config) -> bool {
+        let verdicts = self.cached(worker, config, |c| c.verdicts.clone());
+        let judged = verdicts.is_some_and(|v| v.judge(None).is_ok());
+        let inbound = config.snapshot.inbound.as_ref();
+        judged && inbound.is_some_and(|i| self.check_opaque(i).is_ok())
+    }
+
+    /// Checks a CONNECT more strictly, because nobody judges the bytes in the tunnel.
+    #[cold]
+    fn allow_tunnel(
+        &self,
+        config: &Config,
+        request: &authz::Request<'_>,
+        rules: Option<&InboundRules>,
+    ) -> Result<(), Failure> {
+        let Some(inbound) = &config.snapshot.inbound else {
+            return Ok(());
+        };
+        let judged = match rules.and_then(InboundRules::hidden_by_tunnel) {
+            Some(name) => Err(Refusal::Tunnel(name.into())),
+            None => {
+                let verdicts = inbound.policy.verdicts(&self.caller(config));
+                verdicts.judge_tunnel(request)
+            }
+        };
+        judged.map_err(|refusal| self.denied(inbound, &refusal))
+    }
+
+    /// Refuses opaque bytes where they could evade the demands on requests.
+    fn check_opaque(&self, inbound: &Inbound) -> Result<(), Failure> {
+        let port = inbound.port(self.port);
+        if port.is_some_and(|p| p.protocol.is_http()) {
+            let text = format!(
+                "port {} of service {} speaks HTTP, which is not carried unread",
+                self.port, inbound.service
+            );
+            return Err(Failure::new(Reason::Denied, text));
+        }
+        match port.and_then(|p| p.rules.as_ref()) {
+            Some(rules) if rules.authenticate() => {
+                let text = format!(
+                    "port {} of service {} has rules for requests ({}), which a connection of \
+                     opaque bytes cannot meet",
+                    self.port,
+                    inbound.service,
+                    rules.names()
+                );
+                Err(Failure::new(Reason::Denied, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn judge(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        inbound: &Inbound,
+        request: Option<&authz::Request<'_>>,
+    ) -> Result<(), Failure> {
+        let (verdicts, revoked) = self.cached(worker, config, |c| (c.verdicts.clone(), c.revoked));
+        let Some(verdicts) = verdicts else {
+            return Err(unready());
+        };
+        if revoked {
+            return Err(self.revoked());
+        }
+        for rule in verdicts.audited(request) {
+            worker.metrics.audited(rule);
+        }
+        let judged = verdicts.judge(request);
+        judged.map_err(|refusal| self.denied(inbound, &refusal))
+    }
+
+    /// Checks whether the policy lets this peer use the egress gateway, and returns its identity.
+    /// Egress rules depend on identities, so a peer without one may go nowhere.
+    ///
+    /// # Errors
+    /// It may not, or this port is no egress gateway any more.
+    pub fn admits_connect(
+        &self,
+        worker: &Worker,
+        config: &Config,
+        authority: &[u8],
+        head: &[u8],
+    ) -> Result<&SpiffeId, Failure> {
+        let inbound = config.snapshot.inbound.as_ref();
+        let gateway = inbound.filter(|i| i.port(self.port).is_some_and(|p| p.egress));
+        let Some(inbound) = gateway else {
+            let text = format!("port {} is no egress gateway", self.port);
+            return Err(Failure::new(Reason::NoPort, text));
+        };
+        let request = authz::Request::new(b"CONNECT", b"", authority, head);
+        self.judge(worker, config, inbound, Some(&request))?;
+        self.peer.as_ref().ok_or_else(|| {
+            let text = "an egress gateway takes callers with a certificate of the mesh only";
+            Failure::new(Reason::PlaintextRefused, text)
+        })
+    }
+
+    /// Checks the limit of connections. Those that sidecars share are not counted, only the
+    /// connections they carry: a request is not a connection.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn admit(&self, config: &Config) -> Result<(), Failure> {
+        let inbound = config.snapshot.inbound.as_ref();
+        let port = inbound.and_then(|i| i.port(self.port));
+        let Some(limit) = port.and_then(|p| p.connections.as_ref()) else {
+            return Ok(());
+        };
+        limit.take(Instant::now()).map_err(|wait| {
+            let text = format!("too many new connections; the next one may come in {wait:?}");
+            Failure::new(Reason::RateLimited, text)
+        })
+    }
+
+    #[cold]
+    fn revoked(&self) -> Failure {
+        let who = self.peer_name().unwrap_or_default();
+        let text = format!("the identity or certificate of {who} was revoked");
+        Failure::new(Reason::Denied, text)
+    }
+
+    #[cold]
+    fn denied(&self, inbound: &Inbound, refusal: &Refusal) -> Failure {
+        if *refusal == Refusal::Plaintext {
+            let text = "this port requires mutual TLS since the connection was made";
+            return Failure::new(Reason::PlaintextRefused, text);
+        }
+        let who = match (self.peer_name(), self.client.address) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(address)) => format!("a client without a certificate at {address}"),
+            (None, None) => "a client without a certificate".to_owned(),
+        };
+        let text = format!(
+            "{who} may not call service {} on port {}: {}",
+            inbound.service,
+            self.port,
+            refusal.explain(&inbound.policy),
+        );
+        Failure::new(Reason::Denied, text)
+    }
+
+    /// See [`Scope::asker`].
+    pub fn asker(&self, own: String) -> Asker {
+        Asker {
+            identity: self.peer_name().map(str::to_owned),
+            address: self.client.address,
+            destination: own,
+        }
+    }
+
+    fn caller(&self, config: &Config) -> Caller<'_> {
+        Caller {
+            identity: self.peer.as_ref(),
+            address: self.client.address,
+            port: self.port,
+            strict: config.snapshot.mesh.strict_mtls,
+            by_identity: true,
+        }
+    }
+
+    /// See [`Scope::audited`].
+    pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
+        let Some(verdicts) = self.cached(worker, config, |c| c.verdicts.clone()) else {
+            return String::new();
+        };
+        let request = judged(asks);
+        let rules = verdicts.audited(Some(&request));
+        rules.map(|n| &**n).collect::<Vec<_>>().join(", ")
+    }
+
+    /// See [`Scope::series`].
+    pub fn series(&self, worker: &Worker, config: &Config, tcp: bool) -> Rc<Series> {
+        self.cached(worker, config, |c| {
+            if tcp { c.tcp.clone() } else { c.http.clone() }
+        })
+    }
+
+    fn cached<T>(&self, worker: &Worker, config: &Config, take: impl FnOnce(&Cached) -> T) -> T {
+        let mut cached = self.cached.borrow_mut();
+        let fresh = cached
+            .as_ref()
+            .is_some_and(|c| c.generation == config.snapshot.generation);
+        if !fresh {
+            *cached = None;
+        }
+        take(cached.get_or_insert_with(|| self.look_up(worker, config)))
+    }
+
+    fn look_up(&self, worker: &Worker, config: &Config) -> Cached {
+        let snapshot = &config.snapshot;
+        let inbound = snapshot.inbound.as_ref();
+        // Before the first configuration the identity names the service, so that every request has
+        // a label.
+        let service: Arc<str> =
+            inbound.map_or_else(|| snapshot.identity.name().into(), |i| i.service.clone());
+        let labels = |tcp| Labels {
+            reporter: Reporter::Destination,
+            source: self.peer.clone(),
+            destination_service: service.clone(),
+            destination: Some(snapshot.identity.clone()),
+            mutual_tls: self.peer.is_some(),
+            tcp,
+        };
+        let port = inbound.and_then(|i| i.port(self.port));
+        Cached {
+            generation: snapshot.generation,
+            rules: port.and_then(|p| p.rules.clone()),
+            revoked: self
+                .certificate
+                .as_ref()
+                .is_some_and(|c| c.is_revoked(&snapshot.revoked)),
+            verdicts: inbound.map(|i| Rc::new(i.policy.verdicts(&self.caller(config)))),
+            http: worker.metrics.series(labels(false)),
+            tcp: worker.metrics.series(labels(true)),
+            app: port.filter(|p| !p.egress).map(|p| {
+                worker.upstream(UpstreamKey {
+                    address: p.target,
+                    identities: None,
+                    speaks: p.protocol.into(),
+                    beyond: None,
+                    own: true,
+                })
+            }),
+        }
+    }
+}
