@@ -374,6 +374,59 @@ fn policies_that_do_not_do_what_they_say() {
 }
 
 #[test]
+fn filters_of_routes_that_another_letter_case_goes_past() {
+    let filter = |name: &str, spec: &str| object(TULLE, "HTTPFilter", name, spec);
+    let filters = [
+        filter("limits", "{rateLimit: {count: 5}}"),
+        filter("slow", "{fault: {delay: {duration: 1s}}}"),
+    ]
+    .concat();
+    let warned = |name: &str, path: &str, other: &str| {
+        let filters = format!(
+            "{filters}{}",
+            route(
+                "r",
+                &format!(
+                    "{{parentRefs: [{{name: edge}}], rules: [\
+                       {{matches: [{{path: {path}}}], filters: [{{type: ExtensionRef, extensionRef: \
+                         {{group: tulle.dev, kind: HTTPFilter, name: {name}}}}}], \
+                         backendRefs: [{{name: a, port: 80}}]}}, \
+                       {{matches: [{other}], backendRefs: [{{name: a, port: 80}}]}}]}}"
+                ),
+            )
+        );
+        let all = found(&format!("{}{filters}", base()));
+        all.contains(&"TL0047 HTTPRoute/r spec.rules[0]".to_owned())
+    };
+    let all = "{path: {value: /}}";
+    assert!(warned("limits", "{value: /api/admin}", all));
+    assert!(warned(
+        "limits",
+        "{type: Exact, value: /api/admin}",
+        "{path: {value: /api}}"
+    ));
+    assert!(warned("limits", "{value: /api/admin}", "{method: GET}"));
+    // `/API/1` is answered with 404.
+    assert!(!warned(
+        "limits",
+        "{value: /api/1}",
+        "{path: {value: /api}}"
+    ));
+    assert!(!warned("limits", "{value: /1}", all));
+    assert!(!warned(
+        "limits",
+        "{value: /api/admin}",
+        "{path: {type: Exact, value: /api}}"
+    ));
+    let any_case = "{type: RegularExpression, value: '(?i)/admin.*'}";
+    assert!(!warned("limits", any_case, all));
+    assert!(
+        !warned("slow", "{value: /api/admin}", all),
+        "it refuses nothing"
+    );
+}
+
+#[test]
 fn a_service_that_a_split_stands_for_is_there() {
     let split = "{service: root, backends: [{service: a, weight: 1}, {service: b, weight: 1}]}";
     let text = [

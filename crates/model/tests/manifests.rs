@@ -365,6 +365,11 @@ fn values_are_checked() {
             "mesh.yaml:5:54: HTTPRoute/x: spec.parentRefs[0].sectionName: not supported for a Service; use `port` for a Service",
         ),
         (
+            "Mesh",
+            "  limits: {headerCount: 129}",
+            "mesh.yaml:5:25: Mesh/x: spec.limits.headerCount: expected a number from 10 to 128, found the number 129",
+        ),
+        (
             "HTTPRoute",
             "  parentRefs: [{name: g}]\n  rules: [{backendRefs: [{name: a, port: 1, weight: 1000001}]}]",
             "mesh.yaml:6:53: HTTPRoute/x: spec.rules[0].backendRefs[0].weight: expected a number from 0 to 1000000, found the number 1000001",

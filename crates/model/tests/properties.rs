@@ -117,7 +117,7 @@ fn manifest<S: std::fmt::Debug>(
 fn mesh() -> impl Strategy<Value = MeshSpec> {
     let limits = (
         of(1024u32..65536),
-        of(10u32..1000),
+        of(10u32..=128),
         of(1u16..256),
         of(1u32..9999),
     );

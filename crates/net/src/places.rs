@@ -337,15 +337,21 @@ impl Drop for Place {
     }
 }
 
-/// Says which sources are the node of this pod, as far as that can be known: its network's gateway,
-/// from which a kubelet connects in most clusters. Pods have addresses of their own.
+/// Says which sources are the node of this pod, as far as that can be known: its network's gateways,
+/// from which a kubelet connects in most clusters. Pods have addresses of their own. Sources come without
+/// the scope of a link-local address: a pod has one network.
 pub fn node_class() -> impl Fn(IpAddr) -> Class + Send + 'static {
     let read = |table: &str| std::fs::read_to_string(table).unwrap_or_default();
-    let gateways = [
-        default_gateway(&read("/proc/net/route")),
-        default_gateway_v6(&read("/proc/net/ipv6_route")),
-    ];
-    move |source| match gateways.contains(&Some(source)) {
+    class_by(&read("/proc/net/route"), &read("/proc/net/ipv6_route"))
+}
+
+/// Says which sources are gateways of these routing tables.
+fn class_by(v4: &str, v6: &str) -> impl Fn(IpAddr) -> Class + Send + use<> {
+    let gateways: Vec<IpAddr> = default_gateway(v4)
+        .into_iter()
+        .chain(default_gateways_v6(v6))
+        .collect();
+    move |source| match gateways.contains(&source.to_canonical()) {
         true => Class::Reserved,
         false => Class::Anyone,
     }
@@ -363,17 +369,16 @@ fn default_gateway(table: &str) -> Option<IpAddr> {
     })
 }
 
-/// The default gateway of IPv6's routing table, as the kernel writes it. A link-local one is passed over:
-/// the node connects from another address.
-fn default_gateway_v6(table: &str) -> Option<IpAddr> {
-    table.lines().find_map(|line| {
+/// The default gateways of IPv6's routing table, as the kernel writes it. A router that advertises itself
+/// is one by its link-local address, beside those that somebody has configured.
+fn default_gateways_v6(table: &str) -> impl Iterator<Item = IpAddr> {
+    table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (destination, length) = (fields.next()?, fields.next()?);
         let gateway = u128::from_str_radix(fields.nth(2)?, 16).ok()?;
         let default = length == "00" && destination.bytes().all(|b| b == b'0');
         let gateway = Ipv6Addr::from(gateway);
-        let usable = !gateway.is_unspecified() && !gateway.is_unicast_link_local();
-        (default && usable).then(|| gateway.into())
+        (default && !gateway.is_unspecified()).then(|| gateway.into())
     })
 }
 
@@ -471,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_of_ipv6_is_one_that_can_connect() {
+    fn the_gateways_of_ipv6_have_reserved_places() {
         let line = |destination: &str, length: u8, gateway: &str| {
             let number =
                 |text: &str| format!("{:032x}", u128::from(text.parse::<Ipv6Addr>().unwrap()));
@@ -482,12 +487,20 @@ mod tests {
             )
         };
         let others = line("fd00::", 64, "::") + &line("::", 0, "::");
-        assert_eq!(default_gateway_v6(&others), None);
+        let class = |table: &str, source: &str| class_by("", table)(source.parse().unwrap());
+        assert_eq!(default_gateways_v6(&others).count(), 0);
+        assert_eq!(class(&others, "::"), Class::Anyone);
         let local = others + &line("::", 0, "fe80::1") + &line("fd01::", 64, "fd00::7");
-        assert_eq!(default_gateway_v6(&local), None);
+        assert_eq!(class(&local, "fe80::1"), Class::Reserved);
+        for other in ["fe80::2", "fd00::7", "fd00::1"] {
+            assert_eq!(class(&local, other), Class::Anyone, "{other}");
+        }
+        // The node may connect from either.
         let table = local + &line("::", 0, "fd00::1");
-        assert_eq!(default_gateway_v6(&table), Some("fd00::1".parse().unwrap()));
-        assert_eq!(default_gateway_v6("nonsense\n00 00\n"), None);
+        for gateway in ["fe80::1", "fd00::1"] {
+            assert_eq!(class(&table, gateway), Class::Reserved, "{gateway}");
+        }
+        assert_eq!(default_gateways_v6("nonsense\n00 00\n").count(), 0);
     }
 
     #[tokio::test]

@@ -132,7 +132,13 @@ impl TestCa {
 
     /// Returns a revocation list (PEM) that names these certificates.
     pub fn revocation_list(&self, revoked: &[&Identity]) -> String {
-        let serials = revoked.iter().map(|identity| serial_number(identity));
+        let serials = revoked.iter().map(|identity| identity.public().serial);
+        self.revocation_list_by_serial(&serials.collect::<Vec<_>>())
+    }
+
+    /// A revocation list (PEM) that names certificates by serial number, in hex with colons.
+    pub fn revocation_list_by_serial(&self, serials: &[impl AsRef<str>]) -> String {
+        let serials = serials.iter().map(|serial| serial_number(serial.as_ref()));
         self.list(
             serials.collect(),
             SystemTime::now() + Duration::from_secs(3600),
@@ -177,9 +183,8 @@ impl TestCa {
     }
 }
 
-fn serial_number(identity: &Identity) -> SerialNumber {
-    let bytes = identity.public().serial;
-    let bytes = bytes.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
+fn serial_number(hex: &str) -> SerialNumber {
+    let bytes = hex.split(':').map(|b| u8::from_str_radix(b, 16).unwrap());
     SerialNumber::from(bytes.collect::<Vec<u8>>())
 }
 

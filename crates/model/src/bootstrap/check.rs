@@ -2,7 +2,7 @@
 
 use super::{Bootstrap, Control, Listener, ListenerKind, MAX_WORKERS};
 use crate::document::{Finding, ManifestError, Node, Path, Report, decode, shorten};
-use crate::resource::{Gateway, Inbound, PathMatch, Route, Service};
+use crate::resource::{Gateway, Inbound, MOST_HEADERS, PathMatch, Route, Service};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -86,6 +86,14 @@ impl Bootstrap {
         }
         for (field, problem) in self.mesh.tracing.iter().flat_map(|t| t.problems()) {
             report.add(&top.key("mesh").key("tracing").key(field), problem, "");
+        }
+        if self.mesh.max_headers > MOST_HEADERS {
+            let problem = format!(
+                "expected a number from 0 to {MOST_HEADERS}, found the number {}",
+                self.mesh.max_headers
+            );
+            let at = top.key("mesh").key("maxHeaders");
+            report.add(&at, problem, "HTTP/1.1 takes no more");
         }
         self.check_addresses(report);
         if let Some(control) = &self.control {

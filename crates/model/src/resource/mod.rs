@@ -79,7 +79,7 @@ pub struct MeshSettings {
     pub connect_timeout_ms: u32,
     /// Longest accepted head.
     pub max_header_bytes: u32,
-    /// Most header fields in a head.
+    /// Most header fields in a head; at most [`MOST_HEADERS`].
     pub max_headers: u32,
     /// Let workloads reach addresses that belong to no service of the mesh.
     pub allow_egress: bool,
@@ -100,6 +100,10 @@ pub struct MeshSettings {
     #[serde(skip_serializing_if = "is_default")]
     pub strict_namespaces: BTreeSet<String>,
 }
+
+/// Most header fields that a head may be allowed to have. Proxies read 144 of HTTP/1.1, of which they add
+/// up to 16 themselves; what comes over HTTP/2 goes on as HTTP/1.1.
+pub const MOST_HEADERS: u32 = 128;
 
 impl MeshSettings {
     /// Returns the settings of one workload: the mesh's settings, made strict if its namespace is.

@@ -4,7 +4,9 @@
 use crate::policy::{LIMIT, by_gateway, measure};
 use crate::rotation::kill_controller;
 use serde_json::Value;
+use std::path::Path;
 use tests_local::{Demo, eventually, id, is_root};
+use tulle_tls::testing::TestCa;
 
 fn done(demo: &Demo, command: &[&str]) -> String {
     let done = demo.tulle(&[&["identity"], command].concat());
@@ -59,6 +61,57 @@ fn who_is_revoked_is_refused_until_that_is_taken_back() {
 }
 
 #[test]
+fn certificates_of_a_revocation_list_are_refused_until_it_is_taken_back() {
+    if !is_root() {
+        return;
+    }
+    let demo = Demo::start(|text| text);
+    assert_eq!(by_gateway(&demo).status(), 200);
+    let certificates = demo.admin("gateway", "/certificates").body;
+    let certificates: Value = serde_json::from_slice(&certificates).unwrap();
+    let serial = certificates["serial"].as_str().unwrap();
+    // The operator who gives the list is trusted: it counts for the authority that it names.
+    let write = |issuer: &str, serials: &[&str]| {
+        let text = TestCa::new(issuer).revocation_list_by_serial(serials);
+        demo.write(&format!("{}.crl", issuer.replace(' ', "-")), &text)
+    };
+    let revoke = |list: &Path| {
+        let list = list.to_str().unwrap();
+        let reason = "its key was stolen";
+        done(&demo, &["revoke", "--crl", list, "--reason", reason]);
+        let rows = done(&demo, &["list", "-o", "json"]);
+        serde_json::from_str::<Value>(&rows).unwrap()
+    };
+    let allow = |row: &Value| {
+        let issuer = row["issuer"].as_str().unwrap();
+        done(&demo, &["allow", "--issuer", issuer]);
+    };
+    // Lists of another authority, or of another number, touch nobody here.
+    let others = [
+        write("Another root", &[serial]),
+        write("Tulle mesh root", &["42:42"]),
+    ];
+    for list in others {
+        let rows = revoke(&list);
+        assert_eq!(rows[0]["certificates"], 1, "{rows}");
+        for _ in 0..20 {
+            assert_eq!(by_gateway(&demo).status(), 200);
+        }
+        allow(&rows[0]);
+    }
+    let rows = revoke(&write("Tulle mesh root", &["42:42", serial]));
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+    assert_eq!(rows[0]["certificates"], 2, "{rows}");
+    assert_eq!(rows[0]["reason"], "its key was stolen", "{rows}");
+    eventually("gateway is refused", || by_gateway(&demo).status() >= 500);
+    // Others go on.
+    assert_eq!(demo.get("/productpage").status(), 200);
+    allow(&rows[0]);
+    eventually("gateway may again", || by_gateway(&demo).status() == 200);
+    assert_eq!(done(&demo, &["list"]), "Nothing is revoked.\n");
+}
+
+#[test]
 fn what_is_asked_for_must_be_one_thing_that_exists() {
     if !is_root() {
         return;
@@ -94,9 +147,6 @@ fn a_revocation_takes_effect_within_a_tenth_of_a_second() {
         let command = if allowed { "allow" } else { "revoke" };
         done(&demo, &[command, "svc/gateway"]);
     };
-    // Other work on the machine disturbs now and then; a slow mesh is slow each time.
-    let best = (0..3)
-        .map(|_| measure(&demo, make_allowed))
-        .find(|p99| *p99 <= LIMIT);
-    assert!(best.is_some(), "p99 was above {LIMIT:?} three times");
+    let p99 = measure(&demo, make_allowed).since_start;
+    assert!(p99 <= LIMIT, "{p99:?} from the start of the command");
 }

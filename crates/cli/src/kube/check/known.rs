@@ -427,8 +427,9 @@ pub(super) const ALL: [Known; 95] = [
     ),
     known(
         "TK090",
-        "letter case of denied and limited paths",
-        "`ignoreCase: true` of the rule, or `false` if the application's paths have a case",
+        "letter case of restricted paths",
+        "`ignoreCase: true` of the rule, or `false` if the application's paths have a case; in a route a \
+         RegularExpression with `(?i)`, or the same filters for all rules",
     ),
     known(
         "TK091",

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use tulle_model::identity::SpiffeId;
-use tulle_model::manifest::{AuthorizationRule, RateLimitRule};
+use tulle_model::manifest::{AuthorizationRule, HttpFilterSpec, HttpRouteSpec, RateLimitRule};
 
 /// Namespace and name of a service account.
 type Account = (String, String);
@@ -18,7 +18,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         "TK090",
         Outcome::Warning,
         in_one_case(facts),
-        "all that deny or limit by path say whether it matters",
+        "all that restrict by path say whether it matters",
     );
     let Some(accounts) = &facts.accounts else {
         return report.warning("TK088", "you may not list serviceaccounts");
@@ -47,7 +47,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
 }
 
-/// Denials and limits by path that do not say whether letter case matters.
+/// Finds what restricts by path and does not say whether letter case matters.
 fn in_one_case(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for policy in &facts.policies {
@@ -68,6 +68,35 @@ fn in_one_case(facts: &Facts) -> Vec<String> {
             found.extend(path.map(|does| {
                 format!("{kind} {namespace}/{name}: rules[{i}] {does} in this case alone")
             }));
+        }
+    }
+    found.extend(routes_in_one_case(&facts.objects));
+    found
+}
+
+/// Finds rules of HTTPRoutes with filters that another letter case of the path goes past.
+fn routes_in_one_case(objects: &[Value]) -> Vec<String> {
+    let of_kind = |kind: &'static str| objects.iter().filter(move |o| text(o, "/kind") == kind);
+    let mut filters: BTreeSet<(String, String)> = BTreeSet::new();
+    for filter in of_kind("HTTPFilter") {
+        let spec = HttpFilterSpec::deserialize(&filter["spec"]);
+        if spec.is_ok_and(|spec| spec.restricts()) {
+            filters.insert(place(filter));
+        }
+    }
+    let mut found = Vec::new();
+    for route in of_kind("HTTPRoute") {
+        let (namespace, name) = place(route);
+        // One that cannot be read has a status that says so.
+        let Ok(spec) = HttpRouteSpec::deserialize(&route["spec"]) else {
+            continue;
+        };
+        let restricts = |filter: &str| filters.contains(&(namespace.clone(), filter.to_owned()));
+        for (i, path) in spec.restricted_in_one_case(restricts) {
+            found.push(format!(
+                "HTTPRoute {namespace}/{name}: filters of rules[{i}] restrict {path} in this case alone, \
+                 and another rule takes it in others"
+            ));
         }
     }
     found
@@ -159,6 +188,46 @@ mod tests {
         };
         assert_eq!(found(Value::Null), ["TK090"]);
         assert!(found(json!(true)).is_empty() && found(json!(false)).is_empty());
+    }
+
+    #[test]
+    fn filters_of_routes_that_another_letter_case_goes_past_are_found() {
+        let found = |namespace: &str, other: &str| {
+            let filters = json!([{
+                "type": "ExtensionRef",
+                "extensionRef": { "group": "tulle.dev", "kind": "HTTPFilter", "name": "tokens" },
+            }]);
+            let path = |value: &str| json!([{ "path": { "type": "PathPrefix", "value": value } }]);
+            let backends = json!([{
+                "group": "", "kind": "Service", "name": "web", "port": 80, "weight": 1,
+            }]);
+            let route = json!({
+                "kind": "HTTPRoute", "metadata": { "namespace": "shop", "name": "r" },
+                "spec": {
+                    "parentRefs": [{
+                        "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge",
+                    }],
+                    "rules": [
+                        { "matches": path("/admin"), "filters": filters, "backendRefs": backends },
+                        { "matches": path(other), "backendRefs": backends },
+                    ],
+                },
+            });
+            let filter = json!({
+                "kind": "HTTPFilter", "metadata": { "namespace": namespace, "name": "tokens" },
+                "spec": { "jwt": { "providers": [{ "name": "p", "issuer": "https://login.example" }] } },
+            });
+            let facts = Facts {
+                accounts: Some(Vec::new()),
+                objects: vec![route, filter],
+                ..Facts::default()
+            };
+            let wrong = Report::wrong(|report| check(&facts, report)).into_iter();
+            wrong.map(|f| f.id).collect::<Vec<_>>()
+        };
+        assert_eq!(found("shop", "/"), ["TK090"]);
+        assert!(found("shop", "/public").is_empty());
+        assert!(found("other", "/").is_empty(), "that is another filter");
     }
 
     #[test]

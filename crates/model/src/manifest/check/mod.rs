@@ -268,7 +268,8 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
         range(&limits.key("headerBytes"), bytes, 1024, 1 << 20, report);
     }
     if let Some(count) = mesh.limits.header_count {
-        range(&limits.key("headerCount"), count, 10, 1000, report);
+        let most = crate::resource::MOST_HEADERS;
+        range(&limits.key("headerCount"), count, 10, most, report);
     }
     for (n, revocation) in mesh.revoked.iter().enumerate() {
         let at = at.key("revoked").index(n);

@@ -45,16 +45,21 @@ impl RateLimitRule {
     }
 }
 
+impl HttpPathMatch {
+    /// The path, if it has letters and is compared with their case.
+    pub(super) fn with_letters(&self) -> Option<&str> {
+        let value = self.value.as_deref()?;
+        let regex = self.kind.as_deref() == Some("RegularExpression");
+        let any_case = regex && value.starts_with("(?i)");
+        let letters = value.chars().any(char::is_alphabetic);
+        (letters && !any_case).then_some(value)
+    }
+}
+
 impl HttpConditions {
     /// A path that has letters and is compared with their case.
     fn path_with_letters(&self) -> Option<&str> {
-        self.paths.iter().find_map(|path| {
-            let value = path.value.as_deref()?;
-            let regex = path.kind.as_deref() == Some("RegularExpression");
-            let any_case = regex && value.starts_with("(?i)");
-            let letters = value.chars().any(char::is_alphabetic);
-            (letters && !any_case).then_some(value)
-        })
+        self.paths.iter().find_map(HttpPathMatch::with_letters)
     }
 
     /// The kinds of request, whose paths are compared in any letter case. `None` as [`Self::matches`].

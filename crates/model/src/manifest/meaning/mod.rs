@@ -3,6 +3,7 @@
 mod access;
 mod filters;
 mod gateway;
+mod guards;
 mod revoked;
 mod routes;
 mod secret;

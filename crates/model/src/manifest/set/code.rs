@@ -55,7 +55,7 @@ pub(super) const SELECTS_NOTHING: &str = "TL0044";
 pub(super) const NOT_HTTP: &str = "TL0045";
 /// A policy for a route whose callers would enforce it on themselves.
 pub(super) const UNENFORCED: &str = "TL0046";
-/// A policy that denies by path and does not say whether letter case matters.
+/// A policy or route that restricts by path and does not say whether letter case matters.
 pub(super) const LETTER_CASE: &str = "TL0047";
 /// A certificate or authority that a listener needs for TLS and that cannot be used. Only the
 /// controller, which has Secrets, finds it.

@@ -34,7 +34,8 @@ pub(super) struct Known<'a> {
     /// HTTPRouteGroup to the names of its matches.
     groups: BTreeMap<&'a str, BTreeSet<&'a str>>,
     tcp_routes: BTreeSet<&'a str>,
-    filters: BTreeSet<&'a str>,
+    /// HTTPFilters, and whether they restrict requests.
+    filters: BTreeMap<&'a str, bool>,
     /// HTTPRoutes and GRPCRoutes by kind and name.
     pub(super) routes: BTreeMap<(&'a str, &'a str), RouteKnown<'a>>,
     /// (kind, name) of Secrets and ConfigMaps to their keys.
@@ -101,7 +102,10 @@ impl<'a> Known<'a> {
                 let id = ("GRPCRoute", route.metadata.name.as_str());
                 self.route(id, &route.spec.parent_refs, rules);
             }
-            Object::HttpFilter(filter) => drop(self.filters.insert(&filter.metadata.name)),
+            Object::HttpFilter(filter) => {
+                let restricts = filter.spec.restricts();
+                self.filters.insert(&filter.metadata.name, restricts);
+            }
             Object::Secret(secret) => {
                 let keys = secret.data.keys().chain(secret.string_data.keys());
                 let keys = keys.map(String::as_str).collect();
@@ -241,7 +245,12 @@ impl<'a> Known<'a> {
     }
 
     pub(super) fn has_filter(&self, name: &str) -> bool {
-        self.filters.contains(name)
+        self.filters.contains_key(name)
+    }
+
+    /// Whether an HTTPFilter of this name refuses requests.
+    pub(super) fn restricts(&self, name: &str) -> bool {
+        self.filters.get(name).is_some_and(|restricts| *restricts)
     }
 
     pub(super) fn identities(&self, at: &str, refs: &[IdentityRef], found: &mut Found<'_>) {

@@ -29,6 +29,17 @@ pub(super) fn check(known: &Known<'_>, object: &Object, found: &mut Found<'_>) {
                     sends_somewhere(&at, &rule.backend_refs, found);
                 }
             }
+            let by_case = route
+                .spec
+                .restricted_in_one_case(|name| known.restricts(name));
+            for (i, path) in by_case {
+                let message = format!(
+                    "its filters restrict {path} in this letter case alone, and another rule takes the \
+                     path in others; an application that overlooks case answers there. Match by \
+                     RegularExpression with `(?i)`, or restrict all requests of the route"
+                );
+                found.warn(code::LETTER_CASE, format!("spec.rules[{i}]"), message);
+            }
         }
         Object::GrpcRoute(route) => {
             parents(

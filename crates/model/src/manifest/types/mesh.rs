@@ -238,6 +238,6 @@ pub struct LimitSpec {
     pub header_bytes: Option<u32>,
     /// Most header fields in a head; default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1000)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 10, max = crate::resource::MOST_HEADERS)))]
     pub header_count: Option<u32>,
 }
