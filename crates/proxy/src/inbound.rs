@@ -183,7 +183,7 @@ fn is_plaintext_admitted(config: &Config, port: u16, client: Client) -> bool {
 /// Whether a rule lets clients of this address in without a certificate.
 fn is_admitted_by_address(config: &Config, port: u16, client: Client) -> bool {
     let inbound = config.snapshot.inbound.as_ref();
-    inbound.is_some_and(|i| i.policy.admits_plaintext(port, client.address))
+    inbound.is_some_and(|i| i.policy.admits_plaintext(i.number(port), client.address))
 }
 
 /// Reads the header of a load balancer in front of this port. Another sidecar's connection has none:
@@ -828,10 +828,11 @@ impl InboundScope {
     }
 
     fn caller(&self, config: &Config) -> Caller<'_> {
+        let inbound = config.snapshot.inbound.as_ref();
         Caller {
             identity: self.peer.as_ref(),
             address: self.client.address,
-            port: self.port,
+            port: inbound.map_or(self.port, |i| i.number(self.port)),
             strict: config.snapshot.mesh.strict_mtls,
             by_identity: true,
         }
@@ -891,8 +892,12 @@ impl InboundScope {
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
             app: port.filter(|p| !p.egress).map(|p| {
+                let mut address = p.target;
+                if address.port() == 0 {
+                    address.set_port(self.port);
+                }
                 worker.upstream(UpstreamKey {
-                    address: p.target,
+                    address,
                     identities: None,
                     speaks: p.protocol.into(),
                     beyond: None,

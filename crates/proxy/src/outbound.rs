@@ -198,7 +198,13 @@ impl OutboundScope {
 
     fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
         let destination = self.destination(worker, config)?;
-        destination.port(self.port).cloned()
+        self.port_of(worker, config, &destination)
+    }
+
+    /// The port of the destination, also if that has any and does not name this one.
+    fn port_of(&self, worker: &Worker, config: &Config, to: &Destination) -> Option<Rc<Port>> {
+        let named = to.port(self.port).cloned();
+        named.or_else(|| to.unnamed(worker, config, self.port))
     }
 
     /// See [`Scope::speaks`].
@@ -239,7 +245,7 @@ impl OutboundScope {
         }
         let port = match &service.split {
             Some(split) => split.pick(worker, config, self.port)?,
-            None => destination.port(self.port).cloned().ok_or_else(|| {
+            None => self.port_of(worker, config, &destination).ok_or_else(|| {
                 let text = format!("service {} has no port {}", self.service, self.port);
                 Failure::new(Reason::NoPort, text)
             })?,

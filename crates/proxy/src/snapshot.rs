@@ -396,8 +396,14 @@ impl Inbound {
         })
     }
 
-    /// A port by number.
+    /// A port by number; port 0 stands for all that are not there.
     pub fn port(&self, port: u16) -> Option<&InboundPort> {
-        self.ports.iter().find(|p| p.port == port)
+        let of_number = |number: u16| self.ports.iter().find(|p| p.port == number);
+        of_number(port).or_else(|| of_number(0))
+    }
+
+    /// The number by which the policy knows a port.
+    pub fn number(&self, port: u16) -> u16 {
+        self.port(port).map_or(port, |p| p.port)
     }
 }

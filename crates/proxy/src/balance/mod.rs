@@ -22,15 +22,15 @@ pub use choose::Steer;
 use crate::metrics::{Labels, Reporter, Series};
 use crate::reason::{Answer, Failure, Reason};
 use crate::retry::Policy;
-use crate::snapshot::{Service, Snapshot};
+use crate::snapshot::{Service, ServicePort, Snapshot};
 use crate::upstream::{Lease, Upstream, UpstreamKey};
-use crate::worker::Worker;
+use crate::worker::{Config, Worker};
 use affinity::Namer;
 use breaker::{Probe, Verdict};
 use choose::{Chooser, Chosen};
 use limits::{Limits, Places, RetryPlace, TooMany};
 use shared::Shared;
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -42,11 +42,16 @@ use tulle_transport::StreamKind;
 /// Endpoints tried when a connection cannot be made.
 const CONNECT_TRIES: usize = 3;
 
+/// Ports kept of those that a destination does not name. An application may try all there are.
+const MOST_UNNAMED: usize = 8;
+
 /// A destination with this worker's pools and counters.
 pub struct Destination {
     /// The service.
     pub service: Arc<Service>,
     ports: Vec<Rc<Port>>,
+    /// Ports that the service does not name, the latest last.
+    unnamed: RefCell<Vec<Rc<Port>>>,
 }
 
 /// A port of a destination.
@@ -96,55 +101,29 @@ enum Admission {
 impl Destination {
     /// Sets up the ports of a service.
     pub fn new(worker: &Worker, snapshot: &Snapshot, service: &Arc<Service>) -> Self {
-        let ports = service.ports.iter().map(|port| {
-            let shared = port.shared.as_ref();
-            let traffic = shared.map(|s| &*s.traffic);
-            let near = traffic.and_then(|t| t.locality.as_deref());
-            let (order, ends) = choose::arrange(&port.endpoints, near, snapshot.locality());
-            let upstream = |index: &usize| {
-                let endpoint = &port.endpoints[*index];
-                let identities = endpoint.mutual_tls.then(|| service.identities.clone());
-                let upstream = worker.upstream(UpstreamKey {
-                    address: endpoint.address,
-                    identities,
-                    speaks: port.protocol.into(),
-                    beyond: None,
-                    own: false,
-                });
-                upstream.treat(traffic);
-                upstream
-            };
-            let endpoints: Vec<_> = order.iter().map(upstream).collect();
-            let labels = |tcp| Labels {
-                reporter: Reporter::Source,
-                source: Some(snapshot.identity.clone()),
-                destination_service: service.name.clone(),
-                destination: service.identities.first().cloned(),
-                mutual_tls: port.endpoints.iter().all(|e| e.mutual_tls),
-                tcp,
-            };
-            // Workers and proxies must not all begin with the same endpoint.
-            let first = usize::try_from(worker.random()).unwrap_or_default();
-            let ewma = traffic.is_some_and(|t| t.balancer == Balancer::Ewma);
-            Rc::new(Port {
-                service: service.name.clone(),
-                number: port.port,
-                protocol: port.protocol,
-                http: worker.metrics.series(labels(false)),
-                tcp: worker.metrics.series(labels(true)),
-                next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
-                chooser: Chooser::new(&port.endpoints, &order, ends, shared),
-                guarded: shared.is_some_and(|s| s.is_guarded() || s.checks.is_some()),
-                observed: ewma || shared.is_some_and(|s| s.is_observed()),
-                shared: shared.cloned(),
-                names: OnceCell::new(),
-                endpoints,
-            })
-        });
+        let named = service.ports.iter().filter(|port| port.port != 0);
+        let ports = named.map(|port| Port::new(worker, snapshot, service, port, port.port));
         Self {
             service: service.clone(),
             ports: ports.collect(),
+            unnamed: RefCell::default(),
         }
+    }
+
+    /// A port that the service does not name, if it has those, too: a pod, called by its address.
+    #[cold]
+    pub fn unnamed(&self, worker: &Worker, config: &Config, number: u16) -> Option<Rc<Port>> {
+        let mut unnamed = self.unnamed.borrow_mut();
+        if let Some(known) = unnamed.iter().find(|p| p.number == number) {
+            return Some(known.clone());
+        }
+        let any = self.service.port(0)?;
+        let port = Port::new(worker, &config.snapshot, &self.service, any, number);
+        if unnamed.len() == MOST_UNNAMED {
+            unnamed.remove(0);
+        }
+        unnamed.push(port.clone());
+        Some(port)
     }
 
     /// A port by number.
@@ -174,6 +153,63 @@ pub fn hash_of_client(client: Option<IpAddr>) -> u64 {
 }
 
 impl Port {
+    /// Sets up a port of a service. `number` is another than the port's only if that is 0.
+    fn new(
+        worker: &Worker,
+        snapshot: &Snapshot,
+        service: &Arc<Service>,
+        port: &ServicePort,
+        number: u16,
+    ) -> Rc<Self> {
+        let shared = port.shared.as_ref();
+        let traffic = shared.map(|s| &*s.traffic);
+        let near = traffic.and_then(|t| t.locality.as_deref());
+        let (order, ends) = choose::arrange(&port.endpoints, near, snapshot.locality());
+        let upstream = |index: &usize| {
+            let endpoint = &port.endpoints[*index];
+            let mut address = endpoint.address;
+            if address.port() == 0 {
+                address.set_port(number);
+            }
+            let identities = endpoint.mutual_tls.then(|| service.identities.clone());
+            let upstream = worker.upstream(UpstreamKey {
+                address,
+                identities,
+                speaks: port.protocol.into(),
+                beyond: None,
+                own: false,
+            });
+            upstream.treat(traffic);
+            upstream
+        };
+        let endpoints: Vec<_> = order.iter().map(upstream).collect();
+        let labels = |tcp| Labels {
+            reporter: Reporter::Source,
+            source: Some(snapshot.identity.clone()),
+            destination_service: service.name.clone(),
+            destination: service.identities.first().cloned(),
+            mutual_tls: port.endpoints.iter().all(|e| e.mutual_tls),
+            tcp,
+        };
+        // Workers and proxies must not all begin with the same endpoint.
+        let first = usize::try_from(worker.random()).unwrap_or_default();
+        let ewma = traffic.is_some_and(|t| t.balancer == Balancer::Ewma);
+        Rc::new(Port {
+            service: service.name.clone(),
+            number,
+            protocol: port.protocol,
+            http: worker.metrics.series(labels(false)),
+            tcp: worker.metrics.series(labels(true)),
+            next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
+            chooser: Chooser::new(&port.endpoints, &order, ends, shared),
+            guarded: shared.is_some_and(|s| s.is_guarded() || s.checks.is_some()),
+            observed: ewma || shared.is_some_and(|s| s.is_observed()),
+            shared: shared.cloned(),
+            names: OnceCell::new(),
+            endpoints,
+        })
+    }
+
     /// How many endpoints there are.
     pub fn endpoint_count(&self) -> usize {
         self.endpoints.len()
@@ -264,7 +300,12 @@ impl Port {
     #[cold]
     fn no_endpoint(&self) -> Failure {
         let (service, number) = (&self.service, self.number);
-        let text = format!("service {service} has no endpoint for port {number}");
+        let mut text = format!("service {service} has no endpoint for port {number}");
+        if self.traffic().is_some_and(|t| t.locality.is_some()) {
+            text.push_str(
+                " where this workload may look for one: on its node, or in regions of `failover`",
+            );
+        }
         Failure::new(Reason::NoEndpoint, text)
     }
 
