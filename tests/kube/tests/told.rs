@@ -7,11 +7,13 @@ use std::fs;
 use std::process::Command;
 use tests_kube::{Cluster, install_gateway_api, install_with, root};
 
-const OBJECTS: &str = r#"
+const NAMESPACE: &str = r#"
 apiVersion: v1
 kind: Namespace
 metadata: { name: told, labels: { tulle.dev/injection: enabled } }
----
+"#;
+
+const OBJECTS: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: { name: web, namespace: told }
@@ -71,6 +73,7 @@ fn what_is_wrong_is_said() {
         return;
     };
     install_gateway_api(&cluster);
+    cluster.apply(NAMESPACE);
     install_with(&cluster, &["gateways.namespaces=[told]"]);
     cluster.apply(OBJECTS);
     expired(&cluster);
@@ -110,7 +113,7 @@ fn expired(cluster: &Cluster) {
     let at = |name: &str| directory.path().join(name);
     let settings = format!(
         "[ca]\ndefault_ca = own\n[own]\ndatabase = {0}/index\nnew_certs_dir = {0}\nserial = {0}/serial\ndefault_md = sha256\n\
-         policy = any\n[any]\ncommonName = supplied\n",
+         policy = any\nx509_extensions = more\n[any]\ncommonName = supplied\n[more]\nsubjectAltName = DNS:old\n",
         directory.path().display()
     );
     fs::write(at("settings"), settings).unwrap();
