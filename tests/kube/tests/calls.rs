@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::process::{Child, Stdio};
 use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install};
 
 const PODS: &str = r#"
@@ -96,6 +97,7 @@ fn calls_go_where_kubernetes_says() {
     any_port_of_a_pod(&cluster);
     clients_stay_with_their_endpoint(&cluster);
     near_endpoints(&cluster);
+    an_egress_gateway(&cluster);
     an_older_role(&cluster);
     cluster.kubectl(&["delete", "namespace", "calls", "--wait=false"]);
 }
@@ -275,6 +277,94 @@ fn near_endpoints(cluster: &Cluster) {
     zone("=nowhere");
     answered_by(cluster, "near", |names| names.len() == 3);
     zone("-");
+}
+
+/// A Deployment with a sidecar, whatever its container does, and a Service of it.
+const GATEWAY: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: way-out, namespace: calls }
+spec:
+  selector: { matchLabels: { app: way-out } }
+  template:
+    metadata: { labels: { app: way-out } }
+    spec:
+      terminationGracePeriodSeconds: 3
+      containers:
+      - { name: idle, image: "@IMAGE@", args: [echo, --bind, 127.0.0.1, --port, "8081", --name, idle] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: way-out, namespace: calls }
+spec: { selector: { app: way-out }, ports: [{ port: 3128 }] }
+"#;
+
+const EGRESS: &str = r#"
+apiVersion: tulle.dev/v1alpha1
+kind: Egress
+metadata: { name: node, namespace: calls }
+spec:
+  ipAddresses: [10.200.0.2/32]
+  ports: [{ number: 8099, protocol: http }]
+  gateway: { service: way-out, port: 3128 }
+"#;
+
+/// A server on the node; ends with the value.
+struct OnNode(Child);
+
+impl Drop for OnNode {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn an_egress_gateway(cluster: &Cluster) {
+    let words = [
+        "net",
+        "python3",
+        "-m",
+        "http.server",
+        "8099",
+        "--bind",
+        "10.200.0.2",
+        "--directory",
+        "/proc/net",
+    ];
+    let server = cluster
+        .command(&words)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let _server = OnNode(server.unwrap());
+    let fetches = |expected: &str| {
+        let words = ["bookinfo", "fetch", "http://10.200.0.2:8099/"];
+        eventually(&format!("the node is fetched with {expected}"), || {
+            let said = cluster.exec("calls", "deployment/client", &words).1;
+            println!("{said}");
+            said.contains(expected)
+        });
+    };
+    let resolved = |expected: &str| {
+        eventually(&format!("ResolvedRefs is {expected}"), || {
+            let egress = cluster.get_json(&["-n", "calls", "egress", "node"]);
+            let conditions = egress["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|c| c["type"] == "ResolvedRefs" && c["status"] == expected)
+        });
+    };
+    cluster.apply(EGRESS);
+    resolved("False");
+    fetches("no_service");
+    let image = format!("localhost/bookinfo:{}", env!("CARGO_PKG_VERSION"));
+    cluster.apply(&GATEWAY.replace("@IMAGE@", &image));
+    cluster.await_deployment("calls", "way-out");
+    resolved("True");
+    fetches("Directory listing");
+    // It was by that way: without it there is none.
+    cluster.kubectl(&["-n", "calls", "scale", "deployment/way-out", "--replicas=0"]);
+    fetches("no_endpoint");
+    cluster.kubectl(&["-n", "calls", "delete", "egress", "node"]);
 }
 
 /// A ClusterRole from before there were Ingresses. A controller that starts with it becomes ready.

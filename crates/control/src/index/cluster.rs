@@ -5,7 +5,7 @@
 //! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at
 //! the address of another namespace's pod are ignored.
 
-use super::{ClusterGateway, Inputs, Output, Problem, Unit, inbound, policy, services};
+use super::{ClusterGateway, Inputs, Output, Problem, Unit, egress, inbound, policy, services};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
@@ -563,6 +563,12 @@ struct Served {
 }
 
 impl Served {
+    /// Whether an Egress goes through it.
+    fn is_egress_gateway(&self, inputs: &Inputs) -> bool {
+        let mut places = self.places.iter();
+        places.any(|(service, port)| egress::is_gateway(inputs, service, *port))
+    }
+
     /// The rules of all of its services together.
     ///
     /// # Errors
@@ -650,9 +656,19 @@ fn accepts(
     let mut ports = Vec::with_capacity(served.len());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     for (number, served) in served {
-        let (rules, deny) = policy::or_closing(served.held(inputs), *number, &object, problems);
+        let egress = served.is_egress_gateway(inputs);
+        let mut held = served.held(inputs);
+        if let Some(rule) = held.iter().flatten().next().filter(|_| egress) {
+            held = Err(format!(
+                "an Egress makes it an egress gateway, and {} is about requests, which tunnels hide: take one \
+                 of them away",
+                rule.name
+            ));
+        }
+        let (rules, deny) = policy::or_closing(held, *number, &object, problems);
         policy.rules.extend(deny);
         ports.push(InboundPort {
+            egress,
             connection_limit: inbound::connection_limit(inputs, &served.places),
             rules,
             ..InboundPort::new(*number, served.protocol, SocketAddr::new(address, *number))

@@ -3,7 +3,7 @@
 use super::bounds::{a_pod, a_service};
 use super::cluster::{cluster, named, object, pod, service_of};
 use super::*;
-use tulle_model::resource::{Balancer, Endpoint, HashKey, Locality, Traffic};
+use tulle_model::resource::{Action, Balancer, Endpoint, HashKey, Locality, Traffic};
 
 /// `web.shop` at port 80, served by `web-1.shop` at 8080.
 fn shop() -> Index {
@@ -97,6 +97,63 @@ fn policies_hold_for_ports_that_nobody_declares() {
         inbound_of(&index, "web-1.shop").policy.rules[0].ports,
         [0, 8080]
     );
+}
+
+#[test]
+fn a_port_that_an_egress_goes_through_is_its_gateway() {
+    let mut index = shop();
+    let egress = |port: u16| {
+        let gateway = json!({ "service": "web", "port": port });
+        let spec = json!({ "hosts": ["books.test"], "gateway": gateway });
+        object("tulle.dev/v1alpha1", "Egress", "books", spec)
+    };
+    let gateways = |index: &Index| -> Vec<u16> {
+        let ports = inbound_of(index, "web-1.shop").ports.into_iter();
+        ports.filter(|p| p.egress).map(|p| p.port).collect()
+    };
+    index.apply([egress(80)]);
+    assert_eq!(gateways(&index), [8080]);
+    assert!(index.get("egress").is_some());
+    // Through what is not there nothing leaves, until it is.
+    index.apply([egress(81)]);
+    assert_eq!(gateways(&index), [0u16; 0]);
+    assert!(index.get("egress").is_none());
+    index.apply([egress(80), Edit::RemoveService("web.shop".into())]);
+    assert!(index.get("egress").is_none());
+    index.apply([service_of(
+        "web.shop",
+        Some("10.96.0.20"),
+        &[("web-1.shop", "10.244.0.5", true)],
+    )]);
+    assert!(index.get("egress").is_some());
+    // One of another namespace makes nobody a gateway.
+    let manifest = json!({
+        "apiVersion": "tulle.dev/v1alpha1", "kind": "Egress",
+        "metadata": { "name": "books", "namespace": "evil" },
+        "spec": { "hosts": ["books.test"], "gateway": { "service": "web", "port": 80 } },
+    });
+    let mut evil = Object::from_json(&manifest.to_string()).unwrap();
+    evil.qualify();
+    index.apply([egress(81), Edit::Put(Box::new(evil))]);
+    assert_eq!(gateways(&index), [0u16; 0]);
+
+    // What is demanded of requests cannot be demanded there.
+    let limit = json!({
+        "targetRefs": [{ "kind": "Service", "name": "web" }], "requests": { "count": 1, "per": "1s" },
+    });
+    index.apply([
+        egress(80),
+        object("tulle.dev/v1alpha1", "RateLimit", "r", limit),
+    ]);
+    let inbound = inbound_of(&index, "web-1.shop");
+    let port = inbound.ports.iter().find(|p| p.egress).unwrap();
+    assert!(port.rules.is_empty());
+    let closed = inbound
+        .policy
+        .rules
+        .iter()
+        .any(|r| r.action == Action::Deny && r.ports == [8080]);
+    assert!(closed, "{:?}", inbound.policy);
 }
 
 /// Two endpoints in zone `a`, of which one is meant for zone `b`.
