@@ -17,7 +17,7 @@ cd "$(dirname "$0")/../.."
 # mesh, and leaves one behind. `rolling` and `gateway_life` have the same namespace, so not the same cluster.
 shared=(
     "operate rolling mesh families crds metrics rotation"
-    "policies gateway ingress traces bookinfo gateway_life settings trust"
+    "policies gateway ingress traces bookinfo gateway_life settings trust calls told"
 )
 # The tests of `make test-kube`. The others are long, or test a part of the mesh closely.
 smoke=(operate rolling mesh families crds metrics policies gateway traces bookinfo)

@@ -6,6 +6,8 @@ pub const INJECT: &str = "tulle.dev/inject";
 pub const STATUS: &str = "tulle.dev/status";
 /// Annotation of a pod or Service: ports whose bytes the mesh carries without reading them, as `8080, 9090`.
 pub const OPAQUE_PORTS: &str = "tulle.dev/opaque-ports";
+/// Annotation of a pod: ports that clients reach without its sidecar.
+pub const EXCLUDE_INBOUND_PORTS: &str = "tulle.dev/exclude-inbound-ports";
 /// Annotation of a pod whose application's metrics its sidecar serves: what `prometheus.io/*` said before,
 /// as JSON.
 pub const APPLICATION_METRICS: &str = "tulle.dev/application-metrics";

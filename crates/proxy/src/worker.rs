@@ -3,7 +3,7 @@
 //! Workers share nothing but the immutable snapshot and the number of connections each has
 //! (`spread`).
 
-use crate::balance::{Destination, InForce, Steer, show};
+use crate::balance::{Destination, InForce, Port, Steer, show};
 use crate::config::snapshot::Snapshot;
 use crate::context::lookups::Lookups;
 use crate::context::{Recent, WorkerContext, memory_limit};
@@ -152,6 +152,15 @@ impl Worker {
             self.deadlines.wake_all();
         }
         self.pools.forget_unused();
+    }
+
+    /// Returns the port of a destination, also where that takes any and does not name this one.
+    pub fn port_of(&self, config: &Config, to: &Destination, number: u16) -> Option<Rc<Port>> {
+        let named = to.port(number).cloned();
+        named.or_else(|| {
+            let snapshot = &config.snapshot;
+            to.unnamed(&self.context, &self.pools, &self.in_force, snapshot, number)
+        })
     }
 
     /// The destination of that name, with this worker's pools.

@@ -5,14 +5,14 @@
 //! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at the
 //! address of another namespace's pod are ignored.
 
-use super::{ClusterGateway, Inputs, Output, Problem, Unit, inbound, policy, services};
+use super::{ClusterGateway, Inputs, Output, Problem, Unit, egress, inbound, policy, services};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::Namespaced;
 use tulle_model::resource::{
-    Action, Endpoint, Inbound, InboundPort, InboundRule, Policy, PolicyRule, Protocol, Resource,
-    Service, ServicePort,
+    Action, Balancer, Endpoint, HashKey, Inbound, InboundPort, InboundRule, Locality, Policy,
+    PolicyRule, Protocol, Resource, Service, ServicePort, Traffic,
 };
 
 /// A Service with its endpoints.
@@ -26,6 +26,10 @@ pub struct ClusterService {
     pub addresses: Vec<IpAddr>,
     /// Its ports.
     pub ports: Vec<ClusterPort>,
+    /// A client stays with its endpoint (`sessionAffinity: ClientIP`).
+    pub sticky: bool,
+    /// Only clients on an endpoint's node call it (`internalTrafficPolicy: Local`).
+    pub node_local: bool,
 }
 
 /// A port of a Service.
@@ -47,6 +51,11 @@ pub struct ClusterEndpoint {
     pub pod: Option<String>,
     /// It may be called.
     pub ready: bool,
+    /// The node it is on; empty: unknown.
+    pub node: String,
+    /// `region/zone` of the clients that it is meant for. If all endpoints of a port say so, clients
+    /// prefer those that are meant for them.
+    pub zones: Vec<String>,
 }
 
 /// A pod.
@@ -64,16 +73,25 @@ pub struct ClusterPod {
     pub ports: Vec<u16>,
     /// Ports whose bytes it wants carried without being read.
     pub opaque: Vec<u16>,
+    /// Ports that clients reach without its sidecar.
+    pub direct: Vec<u16>,
     /// It has a sidecar.
     pub sidecar: bool,
     /// `region` or `region/zone` of its node.
     pub locality: String,
+    /// Its node; empty: unknown.
+    pub node: String,
 }
 
 impl ClusterPod {
     /// The service account with its namespace: the source of the pod's identity.
     fn account(&self) -> Namespaced {
         self.name.beside(&self.account)
+    }
+
+    /// Whether its sidecar takes what comes for this port.
+    fn has_mutual_tls(&self, port: u16) -> bool {
+        self.sidecar && !self.direct.contains(&port)
     }
 
     /// Whether this is the name of its service account.
@@ -83,6 +101,9 @@ impl ClusterPod {
         name == Some(&*self.account)
     }
 }
+
+/// Stands for all ports that nobody declares: a pod may listen on any.
+const ANY: u16 = 0;
 
 /// How much there is of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,12 +293,17 @@ impl Cluster {
             let ready = port.endpoints.iter().filter(|e| self.is_told(service, e));
             let ready: Vec<_> = ready.map(|e| (e, self.pod_at(service, e))).collect();
             let all: BTreeSet<SocketAddr> = ready.iter().map(|(e, _)| e.address).collect();
-            let ready = ready.iter().filter(|(e, pod)| !is_second(e, *pod, &all));
+            let ready = ready.into_iter();
+            let ready: Vec<_> = ready.filter(|(e, pod)| !is_second(e, *pod, &all)).collect();
+            let near = Near::of_service(service, ready.iter().map(|(e, _)| *e));
             let made = ServicePort {
                 port: port.port.port,
                 protocol: services::protocol(port.port.protocol(), port.port.port),
-                endpoints: ready.map(|(e, pod)| endpoint(e.address, *pod)).collect(),
-                ..Default::default()
+                endpoints: ready
+                    .iter()
+                    .flat_map(|(e, pod)| near.endpoints(e, *pod))
+                    .collect(),
+                traffic: near.traffic(service),
             };
             (made.port, made)
         });
@@ -299,9 +325,14 @@ impl Cluster {
     }
 
     /// All services that lead to the same port of the first pod, each with its own number for it.
-    pub(super) fn places(&self, service: &str, port: u16) -> Option<Vec<(String, u16)>> {
+    pub(super) fn places(
+        &self,
+        inputs: &Inputs,
+        service: &str,
+        port: u16,
+    ) -> Option<Vec<(String, u16)>> {
         let (pod, own) = self.served_by(service, port).next()?;
-        Some(served(self, pod).remove(&own)?.places)
+        Some(served(inputs, self, pod).remove(&own)?.places)
     }
 
     /// The policy of the first pod with this account that serves the service's port, and the number that
@@ -315,7 +346,8 @@ impl Cluster {
     ) -> Option<(Policy, u16)> {
         let mut pods = self.served_by(service, port);
         let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
-        let accepted = accepts(inputs, self, pod, &served(self, pod), &mut Vec::new());
+        let served = served(inputs, self, pod);
+        let accepted = accepts(inputs, self, pod, &served, &mut Vec::new());
         Some((accepted.policy, own))
     }
 
@@ -355,8 +387,84 @@ fn remove<K: Ord>(names: &mut Names<K>, key: &K, name: &str) {
 fn endpoint(address: SocketAddr, pod: Option<&ClusterPod>) -> Endpoint {
     Endpoint {
         locality: pod.map(|p| p.locality.clone()).unwrap_or_default(),
-        ..Endpoint::new(address, pod.is_some_and(|p| p.sidecar))
+        ..Endpoint::new(
+            address,
+            pod.is_some_and(|p| p.has_mutual_tls(address.port())),
+        )
     }
+}
+
+/// Which endpoints of a port clients prefer, as its Service and its EndpointSlices say.
+#[derive(Clone, Copy, PartialEq)]
+enum Near {
+    Any,
+    Node,
+    Zone,
+}
+
+impl Near {
+    fn of_service<'a>(
+        service: &ClusterService,
+        ready: impl Iterator<Item = &'a ClusterEndpoint>,
+    ) -> Self {
+        if service.node_local {
+            return Self::Node;
+        }
+        let mut ready = ready.peekable();
+        let any = ready.peek().is_some();
+        match any && ready.all(|e| !e.zones.is_empty()) {
+            true => Self::Zone,
+            false => Self::Any,
+        }
+    }
+
+    /// The endpoint, once for each place that it is meant for.
+    fn endpoints(self, said: &ClusterEndpoint, pod: Option<&ClusterPod>) -> Vec<Endpoint> {
+        let made = endpoint(said.address, pod);
+        let at = |locality: String| Endpoint {
+            locality,
+            ..made.clone()
+        };
+        match self {
+            Self::Any => vec![made],
+            Self::Node => vec![at(on_node(&made.locality, &said.node))],
+            Self::Zone => said.zones.iter().cloned().map(at).collect(),
+        }
+    }
+
+    /// How clients treat the port for what the Service says, if it says anything.
+    fn traffic(self, service: &ClusterService) -> Option<Box<Traffic>> {
+        let balancer = match service.sticky {
+            true => Balancer::RingHash(HashKey::Source),
+            false => Balancer::default(),
+        };
+        let locality = match self {
+            Self::Any => None,
+            Self::Node => Some(Box::new(Locality::same_node())),
+            // Those of other zones are asked only if none of this one can be.
+            Self::Zone => Some(Box::new(Locality {
+                healthy_percent: 1,
+                ..Default::default()
+            })),
+        };
+        (service.sticky || locality.is_some()).then(|| {
+            Box::new(Traffic {
+                name: format!("Service/{}", service.name),
+                balancer,
+                locality,
+                ..Default::default()
+            })
+        })
+    }
+}
+
+/// A place with its node: `region/zone/node`.
+fn on_node(locality: &str, node: &str) -> String {
+    if node.is_empty() {
+        return locality.to_owned();
+    }
+    let (region, zone) = locality.split_once('/').unwrap_or((locality, ""));
+    format!("{region}/{zone}/{node}")
 }
 
 /// A pod with addresses of both families has a part of the requests as any other, not two: it is
@@ -401,7 +509,7 @@ pub(super) fn pod_outputs(
     let Ok(owner) = inputs.identity(pod.account().as_str()) else {
         return Vec::new();
     };
-    let served = served(cluster, pod);
+    let served = served(inputs, cluster, pod);
     let mut outputs = Vec::new();
     if pod.sidecar {
         outputs.push(Output {
@@ -456,6 +564,12 @@ struct Served {
 }
 
 impl Served {
+    /// Whether an Egress goes through it.
+    fn is_egress_gateway(&self, inputs: &Inputs) -> bool {
+        let mut places = self.places.iter();
+        places.any(|(service, port)| egress::is_gateway(inputs, service, *port))
+    }
+
     /// The rules of all of its services together.
     ///
     /// # Errors
@@ -490,7 +604,7 @@ fn opaque(
     }
 }
 
-fn served(cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
+fn served(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
     let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
     for service in cluster.services_of(pod) {
         for port in &service.ports {
@@ -501,8 +615,13 @@ fn served(cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
             }
         }
     }
-    for port in pod.ports.iter().chain(&pod.opaque) {
-        said.entry(*port).or_default();
+    // A rule may be about a port that nobody declares. Of others it is known that they are any.
+    let mut known: Vec<u16> = [&*pod.ports, &*pod.opaque, &*pod.direct].concat();
+    let declared: BTreeSet<u16> = cluster.services_of(pod).flat_map(numbers).collect();
+    known.extend(ports_of_rules(inputs, cluster, pod).filter(|port| !declared.contains(port)));
+    known.push(ANY);
+    for port in known {
+        said.entry(port).or_default();
     }
     let served = said.into_iter().map(|(number, said)| {
         let (mut protocol, mut conflict) = services::common_protocol(&said);
@@ -539,9 +658,19 @@ fn accepts(
     let mut ports = Vec::with_capacity(served.len());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     for (number, served) in served {
-        let (rules, deny) = policy::or_closing(served.held(inputs), *number, &object, problems);
+        let egress = served.is_egress_gateway(inputs);
+        let mut held = served.held(inputs);
+        if let Some(rule) = held.iter().flatten().next().filter(|_| egress) {
+            held = Err(format!(
+                "an Egress makes it an egress gateway, and {} is about requests, which tunnels hide: take one \
+                 of them away",
+                rule.name
+            ));
+        }
+        let (rules, deny) = policy::or_closing(held, *number, &object, problems);
         policy.rules.extend(deny);
         ports.push(InboundPort {
+            egress,
             connection_limit: inbound::connection_limit(inputs, &served.places),
             rules,
             ..InboundPort::new(*number, served.protocol, SocketAddr::new(address, *number))
@@ -552,8 +681,39 @@ fn accepts(
         service: service.unwrap_or(&pod.name).to_string(),
         ports,
         policy,
-        locality: pod.locality.clone(),
+        locality: on_node(&pod.locality, &pod.node),
     }
+}
+
+/// The rules of a pod's account and those of its services, with their names.
+fn rules<'a>(
+    inputs: &'a Inputs,
+    cluster: &'a Cluster,
+    pod: &'a ClusterPod,
+) -> impl Iterator<Item = (PolicyRule, Option<&'a str>)> {
+    let of_account = policy::of_identity(inputs, pod.account().as_str());
+    let of_services = cluster.services_of(pod).flat_map(|service| {
+        let service = service.name.as_str();
+        let rules = policy::of_service(inputs, service).into_iter();
+        rules.map(move |rule| (rule, Some(service)))
+    });
+    of_account
+        .into_iter()
+        .map(|rule| (rule, None))
+        .chain(of_services)
+}
+
+fn ports_of_rules<'a>(
+    inputs: &'a Inputs,
+    cluster: &'a Cluster,
+    pod: &'a ClusterPod,
+) -> impl Iterator<Item = u16> {
+    rules(inputs, cluster, pod).flat_map(|(rule, _)| rule.ports)
+}
+
+/// The numbers that a service has for its ports.
+fn numbers(service: &ClusterService) -> impl Iterator<Item = u16> {
+    service.ports.iter().map(|p| p.port.port)
 }
 
 /// Computes who may call a pod: each of its services decides about its own ports, policies of the
@@ -564,24 +724,16 @@ fn pod_policy(
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
 ) -> Policy {
-    let services = cluster.services_of(pod);
-    let numbers = services.flat_map(|s| s.ports.iter().map(|p| p.port.port));
     let ports = OwnPorts {
         served,
-        declared: numbers.collect(),
+        declared: cluster.services_of(pod).flat_map(numbers).collect(),
     };
-    let of_account = policy::of_identity(inputs, pod.account().as_str());
-    let of_account = of_account.into_iter().filter_map(|r| ports.rule(r, None));
-    let of_services = cluster.services_of(pod).flat_map(|service| {
-        let service = service.name.as_str();
-        let rules = policy::of_service(inputs, service).into_iter();
-        rules.filter_map(|rule| ports.rule(rule, Some(service)))
-    });
     let mut all = Policy {
         permissive: policy::is_permissive(inputs),
         rules: Vec::new(),
     };
-    for rule in of_account.chain(of_services) {
+    let rules = rules(inputs, cluster, pod);
+    for rule in rules.filter_map(|(rule, service)| ports.rule(rule, service)) {
         if !all.rules.contains(&rule) {
             all.rules.push(rule);
         }

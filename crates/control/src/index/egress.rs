@@ -31,6 +31,12 @@ pub(super) fn is_gateway(inputs: &Inputs, service: &str, port: u16) -> bool {
     gateways.any(|g| g.service == service && g.port == port)
 }
 
+/// Whether an Egress goes through a port of this service.
+pub(super) fn has_gateway(inputs: &Inputs, service: &str) -> bool {
+    let mut gateways = inputs.egress.values().filter_map(|e| e.gateway.as_ref());
+    gateways.any(|g| g.service == service)
+}
+
 /// Builds the rule of an Egress; `None` when it refers to something absent.
 pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<EgressRule> {
     let sources = spec.sources.iter();
@@ -56,6 +62,11 @@ pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<Egr
             port: tls.port.unwrap_or(0),
         })),
     };
+    if let (Some(_), Some(gateway)) = (&inputs.cluster, &spec.gateway) {
+        // On a host there is no manifest of such an Egress.
+        let mut ports = inputs.ports_of(&gateway.service);
+        ports.find(|p| p.port == gateway.port)?;
+    }
     let port = |p: &tulle_model::manifest::EgressPortSpec| EgressPort {
         port: p.number,
         protocol: match p.protocol.as_deref() {

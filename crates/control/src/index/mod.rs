@@ -302,6 +302,10 @@ impl Index {
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
                     touch::called_from(&self.inputs, &name, &mut dirty);
+                    // An Egress through a Service that is not there allows nothing.
+                    if egress::has_gateway(&self.inputs, &name) {
+                        dirty.insert(Unit::Egress);
+                    }
                 }
             }
             // A change of a Service also changes its pods.

@@ -8,7 +8,7 @@ use super::{ClusterService, Inputs, Output, Problem, gateways, inbound, splits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::slice;
-use tulle_model::manifest::{TargetRef, WorkloadPort, WorkloadSpec};
+use tulle_model::manifest::{TargetRef, TrafficPolicySpec, WorkloadPort, WorkloadSpec};
 use tulle_model::resource::{Endpoint, Protocol, Resource, Service, ServicePort, Traffic};
 
 /// Ports whose server speaks first when nothing says otherwise: waiting for the client's first
@@ -128,7 +128,8 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     for port in ports.values_mut() {
         port.endpoints.sort_by_key(|e| (e.address, e.mutual_tls));
         port.endpoints.dedup();
-        port.traffic = traffic(inputs, name, port.port).map(Box::new);
+        let said = port.traffic.take();
+        port.traffic = with_service(inputs, name, port.port, said);
     }
     let ports: Vec<ServicePort> = ports.into_values().collect();
     let mut routes = gateways::service_routes(inputs, name);
@@ -149,6 +150,39 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
 /// How clients treat a port. A TrafficPolicy that names the port takes precedence, then the first by
 /// name.
 pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traffic> {
+    let (name, spec) = traffic_policy(inputs, service, port)?;
+    Some(spec.traffic(format!("TrafficPolicy/{name}")))
+}
+
+/// How clients treat a port of which the cluster's Service `said` something. A TrafficPolicy wins where it
+/// says something else, but not against `internalTrafficPolicy: Local`, which is no preference.
+fn with_service(
+    inputs: &Inputs,
+    service: &str,
+    port: u16,
+    said: Option<Box<Traffic>>,
+) -> Option<Box<Traffic>> {
+    let Some((_, spec)) = traffic_policy(inputs, service, port) else {
+        return said;
+    };
+    let mut traffic = traffic(inputs, service, port)?;
+    if let Some(said) = said {
+        if spec.load_balancer.is_none() {
+            traffic.balancer = said.balancer;
+        }
+        let strict = said.locality.as_ref().is_some_and(|l| l.is_same_node());
+        if strict || spec.locality.is_none() {
+            traffic.locality = said.locality;
+        }
+    }
+    Some(Box::new(traffic))
+}
+
+fn traffic_policy<'a>(
+    inputs: &'a Inputs,
+    service: &str,
+    port: u16,
+) -> Option<(&'a String, &'a TrafficPolicySpec)> {
     let meant = |exact: bool| {
         inputs.traffic.iter().find(|(_, spec)| {
             let mut refs = spec.target_refs.iter();
@@ -156,8 +190,7 @@ pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traff
             refs.any(|r| r.is_whole() != exact && of(r))
         })
     };
-    let (name, spec) = meant(true).or_else(|| meant(false))?;
-    Some(spec.traffic(format!("TrafficPolicy/{name}")))
+    meant(true).or_else(|| meant(false))
 }
 
 /// Whether an address belongs to one workload, and is not shared by every workload of a host.

@@ -4,6 +4,7 @@ mod bounds;
 mod cluster;
 mod explained;
 mod kinds;
+mod pods;
 mod unions;
 
 use super::*;

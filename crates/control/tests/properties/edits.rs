@@ -84,6 +84,8 @@ pub(crate) fn service(
             address: SocketAddr::new(ip.parse().expect("an address"), *own),
             pod: pod.map(str::to_owned),
             ready: true,
+            node: String::new(),
+            zones: Vec::new(),
         });
         let mut number = serde_json::json!({ "port": port });
         if let Some(protocol) = protocol {
@@ -102,6 +104,8 @@ pub(crate) fn service(
             .map(|ip| ip.parse().expect("an address"))
             .collect(),
         ports: ports.iter().map(port).collect(),
+        sticky: false,
+        node_local: false,
     }))
 }
 
@@ -122,5 +126,7 @@ pub(crate) fn pod(
         sidecar,
         locality: String::new(),
         opaque: Vec::new(),
+        direct: Vec::new(),
+        node: String::new(),
     }))
 }

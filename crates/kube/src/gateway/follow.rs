@@ -89,6 +89,8 @@ pub async fn follow(surroundings: Surroundings) {
                 Said::Step(step) => step(&mut own),
                 Said::Listed(kind) => drop(unlisted.remove(kind)),
                 Said::Expected(kind) => drop(unlisted.insert(kind)),
+                // It is asked for again.
+                Said::Forbidden(_) => {}
             }
         }
         // Some steps were about texts and namespaces that are no longer wanted.

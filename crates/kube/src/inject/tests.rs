@@ -105,6 +105,25 @@ fn elsewhere_it_is_the_first_container_and_holds_the_others() {
 }
 
 #[test]
+fn annotations_say_how_one_sidecar_starts() {
+    let with = |annotations: Value| {
+        let mut pod = pod();
+        pod["metadata"]["annotations"] = annotations;
+        sidecar(&injected(&pod, &settings())).clone()
+    };
+    let usual = with(json!({ "tulle.dev/cpu-request": "25m" }));
+    assert_eq!(usual["resources"]["requests"]["cpu"], "25m");
+    assert_eq!(usual["restartPolicy"], "Always");
+    let ordinary = with(json!({ "tulle.dev/native-sidecar": "disabled" }));
+    assert!(ordinary.get("restartPolicy").is_none());
+    assert!(ordinary["lifecycle"]["postStart"].is_object());
+    let late = with(json!({
+        "tulle.dev/native-sidecar": "disabled", "tulle.dev/hold-application": "disabled",
+    }));
+    assert!(late.get("lifecycle").is_none(), "{late}");
+}
+
+#[test]
 fn with_the_plugin_there_is_no_privileged_container() {
     let settings = Settings {
         init_image: None,

@@ -114,6 +114,16 @@ taken! {
 /// The kinds that are not known yet; empty when all are.
 pub type Missing = BTreeSet<&'static str>;
 
+/// Kinds that an older ClusterRole of the mesh does not let the controller read. No object of these says who
+/// may call whom, so the mesh can do without them.
+const OF_NEWER_ROLES: [&str; 2] = ["Ingress", "IngressClass"];
+
+/// Whether the controller can do without all kinds that are missing. If others are missing too, a refusal says
+/// nothing of rights: the API server may refuse everything.
+fn is_enough(missing: &Missing) -> bool {
+    missing.iter().all(|kind| OF_NEWER_ROLES.contains(kind))
+}
+
 /// Returns the kinds that are not known at the start: all.
 pub fn all_missing() -> Missing {
     ALWAYS.into_iter().collect()
@@ -159,6 +169,16 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
                     unlisted.insert(kind);
                     missing.send_if_modified(|missing| missing.insert(kind));
                 }
+                Said::Forbidden(kind) if unlisted.contains(kind) && is_enough(&unlisted) => {
+                    tracing::warn!(
+                        kind,
+                        "the controller may not list these, and goes on as if there were none: its ClusterRole is \
+                         of an older version; install this version's (`tulle upgrade`, or the chart)"
+                    );
+                    unlisted.remove(kind);
+                    missing.send_if_modified(|missing| missing.remove(kind));
+                }
+                Said::Forbidden(_) => {}
                 Said::Listed(kind) => {
                     missing.send_if_modified(|missing| missing.remove(kind));
                     if unlisted.remove(kind) && unlisted.is_empty() {

@@ -352,6 +352,9 @@ impl Objects {
         } else {
             let from = (kind.group, kind.kind, namespace);
             unresolved = refs::targets(&object["spec"], namespace, state);
+            if kind.kind == "Egress" {
+                unresolved.extend(refs::egress_gateway(&object["spec"], namespace, state));
+            }
             let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
             unresolved.extend(backends);
             refs::own(kind, namespace, &object["spec"], &self.view.grants)

@@ -113,6 +113,29 @@ fn backend_is_good(
     }
 }
 
+/// The port of a Service that an Egress goes through, if it is not there. Until it is, the Egress lets nobody
+/// out.
+pub(super) fn egress_gateway(spec: &Value, namespace: &str, state: &State) -> Option<Unresolved> {
+    let gateway = spec.get("gateway")?;
+    let (name, port) = (text(gateway, "service"), gateway["port"].as_u64());
+    let message = match state.ports(&format!("{name}.{namespace}")) {
+        None => format!("there is no Service {name} in the namespace {namespace}"),
+        Some(mut ports) => {
+            if ports.any(|(_, p)| Some(u64::from(p)) == port) {
+                return None;
+            }
+            format!(
+                "Service {name} of the namespace {namespace} has no port {}",
+                port.unwrap_or_default()
+            )
+        }
+    };
+    Some(Unresolved {
+        reason: "BackendNotFound",
+        message: format!("{message}: nothing leaves the mesh by this Egress"),
+    })
+}
+
 /// Services that a policy is about and that are not there. It holds as soon as they are.
 pub(super) fn targets(spec: &Value, namespace: &str, state: &State) -> Vec<Unresolved> {
     let services = list(&spec["targetRefs"]).into_iter();

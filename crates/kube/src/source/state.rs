@@ -10,7 +10,12 @@ use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, namespace_of};
 
 use crate::inject;
-use crate::names::{OPAQUE_PORTS, PROFILE, SIDECAR};
+use crate::names::{
+    EXCLUDE_INBOUND_PORTS, HEALTH_PORT, METRICS_PORT, OPAQUE_PORTS, PROFILE, SIDECAR,
+};
+
+/// Zones that an endpoint may be meant for, as in Kubernetes.
+const MOST_ZONES: usize = 8;
 
 const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 const REGION: &str = "topology.kubernetes.io/region";
@@ -44,6 +49,8 @@ struct SeenService {
     created: String,
     addresses: Vec<IpAddr>,
     ports: Vec<(String, WorkloadPort)>,
+    sticky: bool,
+    node_local: bool,
 }
 
 #[derive(Debug)]
@@ -61,6 +68,9 @@ struct SeenEndpoint {
     /// A name in the slice's own namespace.
     pod: Option<String>,
     ready: bool,
+    node: String,
+    /// Zones of the clients it is meant for.
+    zones: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -70,6 +80,7 @@ struct SeenPod {
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
     opaque: Vec<u16>,
+    direct: Vec<u16>,
     sidecar: bool,
     node: String,
     /// The pod has its node's network, and so is no pod of the mesh.
@@ -103,6 +114,8 @@ impl State {
             // `None` for a headless one.
             addresses: addresses.filter_map(|ip| ip.parse().ok()).collect(),
             ports: ports.filter_map(|p| port(p, &opaque)).collect(),
+            sticky: spec.session_affinity.as_deref() == Some("ClientIP"),
+            node_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
         };
         let old = self.services.insert(key.clone(), seen);
         if old.is_none_or(|old| old.ports != self.services[&key].ports) {
@@ -178,7 +191,7 @@ impl State {
             .flatten()
             .filter(|p| is_tcp(p.protocol.as_deref()));
         let ports = ports.filter_map(|p| {
-            let number = u16::try_from(p.port?).ok()?;
+            let number = u16::try_from(p.port?).ok().filter(|number| *number != 0)?;
             Some((p.name.clone().unwrap_or_default(), number))
         });
         let mut foreign = BTreeSet::new();
@@ -193,6 +206,8 @@ impl State {
                 pod = None;
             }
             let ready = endpoint.conditions.as_ref().and_then(|c| c.ready);
+            let hints = endpoint.hints.as_ref().and_then(|h| h.for_zones.as_ref());
+            let zones = hints.into_iter().flatten().take(MOST_ZONES);
             SeenEndpoint {
                 addresses: endpoint
                     .addresses
@@ -202,6 +217,8 @@ impl State {
                 pod: pod.and_then(|p| p.name.clone()),
                 // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
                 ready: ready.unwrap_or(true),
+                node: endpoint.node_name.clone().unwrap_or_default(),
+                zones: zones.map(|zone| zone.name.clone()).collect(),
             }
         });
         let seen = SeenSlice {
@@ -269,6 +286,7 @@ impl State {
                 .filter_map(|p| u16::try_from(p.container_port).ok())
                 .collect(),
             opaque: opaque_ports("Pod", &key, &pod.metadata),
+            direct: direct_ports(&pod.metadata),
             sidecar: all.clone().any(|c| c.name == SIDECAR),
             node: spec.node_name.clone().unwrap_or_default(),
             of_node: spec.host_network == Some(true),
@@ -320,6 +338,11 @@ impl State {
         if old.unwrap_or_default() != locality {
             let there = self.pods.iter().filter(|(_, pod)| pod.node == name);
             self.changed_pods.extend(there.map(|(key, _)| key.clone()));
+            // Hints name a zone only, and which region that is in nodes say.
+            let hinted = |s: &&SeenSlice| s.endpoints.iter().any(|e| !e.zones.is_empty());
+            let slices = self.slices.values().filter(hinted);
+            self.changed_services
+                .extend(slices.map(|s| s.service.clone()));
         }
     }
 
@@ -364,7 +387,12 @@ impl State {
             addresses: pod.addresses.clone(),
             ports: pod.ports.clone(),
             opaque: pod.opaque.clone(),
+            direct: match pod.sidecar {
+                true => pod.direct.clone(),
+                false => Vec::new(),
+            },
             sidecar: pod.sidecar,
+            node: pod.node.clone(),
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
         })
     }
@@ -385,7 +413,16 @@ impl State {
             name,
             created: service.created.clone(),
             addresses: service.addresses.clone(),
+            sticky: service.sticky,
+            node_local: service.node_local,
         })
+    }
+
+    /// `region/zone` of a zone, as nodes have it.
+    fn place(&self, zone: &str) -> String {
+        let mut places = self.localities.values();
+        let place = places.find(|place| place.rsplit('/').next() == Some(zone));
+        place.map_or(zone, String::as_str).to_owned()
     }
 
     /// The endpoints that a slice has for the port of this name.
@@ -406,6 +443,8 @@ impl State {
                 address: SocketAddr::new(*ip, *number),
                 pod: pod.cloned(),
                 ready: endpoint.ready,
+                node: endpoint.node.clone(),
+                zones: endpoint.zones.iter().map(|zone| self.place(zone)).collect(),
             })
         });
         each.collect()
@@ -430,6 +469,16 @@ fn created(metadata: &ObjectMeta) -> String {
 /// UDP passes by untouched, and nobody asks for anything else.
 fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|p| p == "TCP")
+}
+
+/// Returns the ports that clients reach past the sidecar of a pod. An unreadable annotation adds none: the
+/// webhook has refused such pods.
+fn direct_ports(metadata: &ObjectMeta) -> Vec<u16> {
+    let annotations = metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(EXCLUDE_INBOUND_PORTS));
+    let mut ports = text.and_then(|t| inject::ports(t).ok()).unwrap_or_default();
+    ports.extend([METRICS_PORT, HEALTH_PORT]);
+    ports
 }
 
 /// The ports that an object's annotation says are opaque. An unreadable annotation gives none: the
@@ -730,6 +779,57 @@ mod tests {
         let spec = json!({"spec": {"containers": [{"name": "web"}]}});
         state.pod("web-1.shop".into(), &from(annotated(spec, "8080,9090")));
         assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.opaque == [8080, 9090]));
+    }
+
+    #[test]
+    fn what_a_service_and_its_slices_say_of_near_endpoints() {
+        let mut state = State::default();
+        let node: Node = from(json!({"metadata": {"labels": {REGION: "r", ZONE: "a"}}}));
+        state.node("n1".into(), &node);
+        let spec = json!({
+            "ports": [{"name": "http", "port": 80}], "sessionAffinity": "ClientIP",
+            "internalTrafficPolicy": "Local",
+        });
+        state.service("web.shop".into(), &service(spec));
+        let mut hinted = endpoint("10.244.0.5", json!({"ready": true}));
+        hinted["nodeName"] = "n1".into();
+        hinted["hints"] = json!({"forZones": [{"name": "a"}, {"name": "unknown"}]});
+        state.slice("a.shop".into(), &slice("a", json!([hinted])));
+        let seen = web(&mut state);
+        assert!(seen.sticky && seen.node_local);
+        let endpoint = &seen.ports[0].endpoints[0];
+        assert_eq!(endpoint.node, "n1");
+        assert_eq!(endpoint.zones, ["r/a", "unknown"]);
+        // Its region was not known before.
+        let node: Node = from(json!({"metadata": {"labels": {REGION: "s", ZONE: "unknown"}}}));
+        state.node("n2".into(), &node);
+        assert_eq!(
+            web(&mut state).ports[0].endpoints[0].zones,
+            ["r/a", "s/unknown"]
+        );
+        let spec = json!({"ports": [{"name": "http", "port": 80}], "sessionAffinity": "None"});
+        state.service("web.shop".into(), &service(spec));
+        let seen = web(&mut state);
+        assert!(!seen.sticky && !seen.node_local);
+    }
+
+    #[test]
+    fn some_ports_of_a_pod_are_reached_without_its_sidecar() {
+        let mut state = State::default();
+        let mut seen = |containers: Value| {
+            let mut pod = pod(containers, json!({"phase": "Running"}));
+            let annotations =
+                BTreeMap::from([(EXCLUDE_INBOUND_PORTS.to_owned(), "9443".to_owned())]);
+            pod.metadata.annotations = Some(annotations);
+            state.pod("web-1.shop".into(), &pod);
+            match one(state.edits()) {
+                Edit::Pod(pod) => pod.direct,
+                other => panic!("{other:?}"),
+            }
+        };
+        let ports = seen(json!([{"name": "web"}, {"name": SIDECAR}]));
+        assert_eq!(ports, [9443, METRICS_PORT, HEALTH_PORT]);
+        assert_eq!(seen(json!([{"name": "web"}])), [0; 0]);
     }
 
     #[test]

@@ -23,6 +23,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::Index;
 use tulle_model::identity::TrustDomain;
 
+#[test]
+fn the_controller_does_without_kinds_of_newer_roles_only() {
+    let missing = |kinds: &[&'static str]| kinds.iter().copied().collect();
+    assert!(super::is_enough(&missing(&["Ingress", "IngressClass"])));
+    assert!(!super::is_enough(&missing(&[
+        "Ingress",
+        "AuthorizationPolicy"
+    ])));
+    assert!(!super::is_enough(&super::all_missing()));
+}
+
 /// The controller from its watches to its index.
 struct Controller {
     state: State,

@@ -18,6 +18,8 @@ pub(crate) enum Said<T> {
     Expected(&'static str),
     /// Everything of a kind was listed, or the kind is gone.
     Listed(&'static str),
+    /// The API server refuses to list a kind that was never listed.
+    Forbidden(&'static str),
 }
 
 /// Takes objects of one kind in.
@@ -71,6 +73,12 @@ pub(crate) async fn pass_on<T, K>(
             }
             Err(error) => {
                 tracing::warn!(kind, %error, "the watch is interrupted; the last known state stays in use");
+                if !listed
+                    && is_forbidden(&error)
+                    && said.send(Said::Forbidden(kind)).await.is_err()
+                {
+                    return;
+                }
                 continue;
             }
         };
@@ -80,6 +88,13 @@ pub(crate) async fn pass_on<T, K>(
         if first_list && said.send(Said::Listed(kind)).await.is_err() {
             return;
         }
+    }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => status.code == 403,
+        _ => false,
     }
 }
 
@@ -153,10 +168,39 @@ mod tests {
                     seen.push(all.concat());
                 }
                 Said::Listed(kind) => seen.push(kind.into()),
-                Said::Expected(kind) => panic!("{kind}"),
+                Said::Expected(kind) | Said::Forbidden(kind) => panic!("{kind}"),
             }
         }
         let lists = ["a", "ab", "ab", "Service", "abc", "bc", "bcd", "bcd", "c"];
         assert_eq!(seen, lists);
+    }
+
+    /// What was listed stays, whoever refuses it later.
+    #[tokio::test]
+    async fn a_first_list_that_is_forbidden_is_told() {
+        let (sender, mut said) = mpsc::channel(64);
+        let refused = |code: u16| {
+            let status = kube::core::Status::failure("no", "Forbidden").with_code(code);
+            let refused = kube::Error::Api(status.boxed());
+            Err(watcher::Error::InitialListFailed(refused))
+        };
+        let events = [
+            refused(429),
+            refused(403),
+            Ok(Event::Init),
+            Ok(Event::InitDone),
+            refused(403),
+        ];
+        pass_on("Service", stream::iter(events), ByName, sender).await;
+        let mut seen = Vec::new();
+        while let Some(said) = said.recv().await {
+            seen.push(match said {
+                Said::Step(_) => "step",
+                Said::Listed(_) => "listed",
+                Said::Expected(_) => "expected",
+                Said::Forbidden(_) => "forbidden",
+            });
+        }
+        assert_eq!(seen, ["forbidden", "step", "listed"]);
     }
 }

@@ -18,7 +18,7 @@ pub struct Inbound {
     /// Rules about who may call.
     #[serde(default, skip_serializing_if = "is_default")]
     pub policy: Policy,
-    /// Where this workload runs, widest first: `region/zone`; empty: unknown.
+    /// Where this workload runs, widest first: `region/zone` or `region/zone/node`; empty: unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub locality: String,
 }
@@ -27,7 +27,8 @@ pub struct Inbound {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InboundPort {
-    /// The service's port number (with interception, also the one the application listens on).
+    /// The service's port number (with interception, also the one the application listens on). 0: every
+    /// port that has no entry; `target` has port 0 then, and a policy means these by 0.
     pub port: u16,
     /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]

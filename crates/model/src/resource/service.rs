@@ -93,7 +93,7 @@ impl Service {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServicePort {
-    /// The number clients use.
+    /// The number clients use. 0: every number that has no entry; endpoints with port 0 are called at it.
     pub port: u16,
     /// The protocol of the port.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -118,7 +118,7 @@ pub struct Endpoint {
     /// Share beside the other endpoints; 0: none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
-    /// Where it runs, widest first: `region/zone`; empty: unknown.
+    /// Where it runs, widest first: `region/zone` or `region/zone/node`; empty: unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub locality: String,
 }

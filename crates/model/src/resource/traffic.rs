@@ -237,7 +237,22 @@ pub struct Locality {
     /// Endpoints elsewhere join in when fewer than this share of the near ones are well; 0: 70 %.
     #[serde(skip_serializing_if = "is_default")]
     pub healthy_percent: u32,
-    /// Regions to fail over to, in this order; empty: any.
+    /// Regions to fail over to, in this order; empty: any. One without a name: nowhere beyond this node.
     #[serde(skip_serializing_if = "is_default")]
     pub failover: Vec<String>,
+}
+
+impl Locality {
+    /// Endpoints on the client's node and no others.
+    pub fn same_node() -> Self {
+        Self {
+            healthy_percent: 1,
+            failover: vec![String::new()],
+        }
+    }
+
+    /// Whether it is [`Self::same_node`].
+    pub fn is_same_node(&self) -> bool {
+        self.failover.first().is_some_and(String::is_empty)
+    }
 }

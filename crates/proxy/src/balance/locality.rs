@@ -3,7 +3,7 @@
 
 use tulle_model::resource;
 
-/// Sorts endpoints by distance from `own` (`region/zone`). Returns their indices, nearest first,
+/// Sorts endpoints by distance from `own` (`region/zone/node`). Returns their indices, nearest first,
 /// and the index at which each distance ends. Endpoints that must not be asked are left out.
 pub fn by_distance(
     rule: &resource::Locality,
@@ -27,26 +27,32 @@ pub fn by_distance(
     (order, ends)
 }
 
-fn region(locality: &str) -> &str {
-    locality.split('/').next().unwrap_or_default()
+/// Region, zone and node.
+fn parts(locality: &str) -> [&str; 3] {
+    let mut parts = locality.splitn(3, '/');
+    [(); 3].map(|()| parts.next().unwrap_or_default())
 }
 
-/// Same zone, same region, then the other regions, in the configured order or all equal.
+/// Same node, same zone, same region, then the other regions, in the configured order or all equal.
 fn distance(rule: &resource::Locality, own: &str, there: &str) -> Option<usize> {
-    if own.is_empty() {
+    let ([region, zone, node], [its_region, its_zone, its_node]) = (parts(own), parts(there));
+    if !node.is_empty() && node == its_node {
         return Some(0);
     }
-    if there == own {
-        return Some(0);
+    if rule.is_same_node() {
+        return None;
     }
-    if region(there) == region(own) {
+    if region.is_empty() {
         return Some(1);
     }
-    if rule.failover.is_empty() {
-        return Some(2);
+    if region == its_region {
+        return Some(if zone == its_zone { 1 } else { 2 });
     }
-    let place = rule.failover.iter().position(|r| r == region(there));
-    place.map(|place| place + 2)
+    if rule.failover.is_empty() {
+        return Some(3);
+    }
+    let place = rule.failover.iter().position(|r| r == its_region);
+    place.map(|place| place + 3)
 }
 
 /// Returns how many of the endpoints, nearest first, may be chosen. Distances are added until their
@@ -84,6 +90,21 @@ mod tests {
         let (order, ends) = by_distance(&given, "eu/1", &THERE);
         assert_eq!((order, ends), (vec![1, 5, 2, 3, 0], vec![2, 3, 4, 5]));
         assert_eq!(by_distance(&any, "eu/1", &[]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn the_same_node_is_nearest_and_may_be_the_only_one() {
+        let there = ["eu/1/b", "eu/1/a", "eu/1", "eu/2/a2", "//a"];
+        let any = resource::Locality::default();
+        let (order, ends) = by_distance(&any, "eu/1/a", &there);
+        assert_eq!((order, ends), (vec![1, 4, 0, 2, 3], vec![2, 4, 5]));
+        let (order, ends) = by_distance(&any, "//b", &there);
+        assert_eq!((order, ends), (vec![0, 1, 2, 3, 4], vec![1, 5]));
+        let only = resource::Locality::same_node();
+        assert_eq!(by_distance(&only, "eu/1/a", &there).0, [1, 4]);
+        for elsewhere in ["eu/1", "eu/1/c", "", "//"] {
+            assert_eq!(by_distance(&only, elsewhere, &there).0, [0; 0]);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) mod show;
 
 pub use choose::Steer;
 
-use crate::config::snapshot::{Service, Snapshot};
+use crate::config::snapshot::{Service, ServicePort, Snapshot};
 use crate::config::traffic::breaker::{Probe, Verdict};
 use crate::config::traffic::limits::{Limits, Places, RetryPlace, TooMany};
 use crate::config::traffic::retry::Policy;
@@ -40,11 +40,16 @@ use tulle_transport::StreamKind;
 /// Endpoints tried before a connection attempt is given up.
 const CONNECT_TRIES: usize = 3;
 
+/// Ports kept of those that a destination does not name. An application may try all there are.
+const MOST_UNNAMED: usize = 8;
+
 /// A destination with this context's pools and counters.
 pub struct Destination {
     /// The service.
     pub service: Arc<Service>,
     ports: Vec<Rc<Port>>,
+    /// Ports that the service does not name, the latest last.
+    unnamed: RefCell<Vec<Rc<Port>>>,
 }
 
 /// A port of a destination.
@@ -123,58 +128,54 @@ impl Destination {
         snapshot: &Snapshot,
         service: &Arc<Service>,
     ) -> Self {
-        let ports = service.ports.iter().map(|port| {
-            let shared = port.shared.as_ref();
-            let traffic = shared.map(|s| &*s.traffic);
-            let near = traffic.and_then(|t| t.locality.as_deref());
-            let (order, ends) = choose::arrange(&port.endpoints, near, snapshot.locality());
-            let upstream = |index: &usize| {
-                let endpoint = &port.endpoints[*index];
-                let identities = endpoint.mutual_tls.then(|| service.identities.clone());
-                let upstream = pools.get(UpstreamKey {
-                    address: endpoint.address,
-                    identities,
-                    speaks: port.protocol.into(),
-                    beyond: None,
-                    own: false,
-                });
-                upstream.treat(traffic);
-                upstream
-            };
-            let endpoints: Vec<_> = order.iter().map(upstream).collect();
-            let labels = |tcp| Labels {
-                reporter: Reporter::Source,
-                source: Some(snapshot.identity.clone()),
-                destination_service: service.name.clone(),
-                destination: service.identities.first().cloned(),
-                mutual_tls: port.endpoints.iter().all(|e| e.mutual_tls),
-                tcp,
-            };
-            // Workers and proxies must not all begin with the same endpoint.
-            let first = usize::try_from(context.random()).unwrap_or_default();
-            let ewma = traffic.is_some_and(|t| t.balancer == Balancer::Ewma);
-            Rc::new(Port {
-                service: service.name.clone(),
-                number: port.port,
-                protocol: port.protocol,
-                http: context.metrics.series(labels(false)),
-                tcp: context.metrics.series(labels(true)),
-                next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
-                chooser: Chooser::new(&port.endpoints, &order, ends, shared),
-                guarded: shared.is_some_and(|s| s.is_guarded() || s.checks.is_some()),
-                observed: ewma || shared.is_some_and(|s| s.is_observed()),
-                shared: shared.cloned(),
-                in_force: in_force.clone(),
-                names: OnceCell::new(),
-                endpoints,
-            })
-        });
-        let ports: Vec<_> = ports.collect();
+        let named = service.ports.iter().filter(|port| port.port != 0);
+        let build = |port: &ServicePort| {
+            Port::new(
+                context,
+                pools,
+                in_force,
+                snapshot,
+                service,
+                (port, port.port),
+            )
+        };
+        let ports: Vec<_> = named.map(build).collect();
         ports.iter().for_each(|port| in_force.add(port));
         Self {
             service: service.clone(),
             ports,
+            unnamed: RefCell::default(),
         }
+    }
+
+    /// A port that the service does not name, if it has those, too: a pod, called by its address.
+    #[cold]
+    pub fn unnamed(
+        &self,
+        context: &WorkerContext,
+        pools: &Pools,
+        in_force: &Rc<InForce>,
+        snapshot: &Snapshot,
+        number: u16,
+    ) -> Option<Rc<Port>> {
+        let mut unnamed = self.unnamed.borrow_mut();
+        if let Some(known) = unnamed.iter().find(|p| p.number == number) {
+            return Some(known.clone());
+        }
+        let any = self.service.port(0)?;
+        let port = Port::new(
+            context,
+            pools,
+            in_force,
+            snapshot,
+            &self.service,
+            (any, number),
+        );
+        if unnamed.len() == MOST_UNNAMED {
+            unnamed.remove(0);
+        }
+        unnamed.push(port.clone());
+        Some(port)
     }
 
     /// A port by number.
@@ -204,6 +205,65 @@ pub fn hash_of_client(client: Option<IpAddr>) -> u64 {
 }
 
 impl Port {
+    /// Sets up a port of a service. `number` is another than the port's only if that is 0.
+    fn new(
+        context: &WorkerContext,
+        pools: &Pools,
+        in_force: &Rc<InForce>,
+        snapshot: &Snapshot,
+        service: &Arc<Service>,
+        (port, number): (&ServicePort, u16),
+    ) -> Rc<Self> {
+        let shared = port.shared.as_ref();
+        let traffic = shared.map(|s| &*s.traffic);
+        let near = traffic.and_then(|t| t.locality.as_deref());
+        let (order, ends) = choose::arrange(&port.endpoints, near, snapshot.locality());
+        let upstream = |index: &usize| {
+            let endpoint = &port.endpoints[*index];
+            let mut address = endpoint.address;
+            if address.port() == 0 {
+                address.set_port(number);
+            }
+            let identities = endpoint.mutual_tls.then(|| service.identities.clone());
+            let upstream = pools.get(UpstreamKey {
+                address,
+                identities,
+                speaks: port.protocol.into(),
+                beyond: None,
+                own: false,
+            });
+            upstream.treat(traffic);
+            upstream
+        };
+        let endpoints: Vec<_> = order.iter().map(upstream).collect();
+        let labels = |tcp| Labels {
+            reporter: Reporter::Source,
+            source: Some(snapshot.identity.clone()),
+            destination_service: service.name.clone(),
+            destination: service.identities.first().cloned(),
+            mutual_tls: port.endpoints.iter().all(|e| e.mutual_tls),
+            tcp,
+        };
+        // Workers and proxies must not all begin with the same endpoint.
+        let first = usize::try_from(context.random()).unwrap_or_default();
+        let ewma = traffic.is_some_and(|t| t.balancer == Balancer::Ewma);
+        Rc::new(Port {
+            service: service.name.clone(),
+            number,
+            protocol: port.protocol,
+            http: context.metrics.series(labels(false)),
+            tcp: context.metrics.series(labels(true)),
+            next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
+            chooser: Chooser::new(&port.endpoints, &order, ends, shared),
+            guarded: shared.is_some_and(|s| s.is_guarded() || s.checks.is_some()),
+            observed: ewma || shared.is_some_and(|s| s.is_observed()),
+            shared: shared.cloned(),
+            in_force: in_force.clone(),
+            names: OnceCell::new(),
+            endpoints,
+        })
+    }
+
     /// How many endpoints there are.
     pub fn endpoint_count(&self) -> usize {
         self.endpoints.len()
@@ -294,7 +354,12 @@ impl Port {
     #[cold]
     fn no_endpoint(&self) -> Failure {
         let (service, number) = (&self.service, self.number);
-        let text = format!("service {service} has no endpoint for port {number}");
+        let mut text = format!("service {service} has no endpoint for port {number}");
+        if self.traffic().is_some_and(|t| t.locality.is_some()) {
+            text.push_str(
+                " where this workload may look for one: on its node, or in regions of `failover`",
+            );
+        }
         Failure::new(Reason::NoEndpoint, text)
     }
 

@@ -397,8 +397,40 @@ impl Inbound {
         })
     }
 
-    /// A port by number.
+    /// A port by number; port 0 stands for all that are not there.
     pub fn port(&self, port: u16) -> Option<&InboundPort> {
-        self.ports.iter().find(|p| p.port == port)
+        let of_number = |number: u16| self.ports.iter().find(|p| p.port == number);
+        of_number(port).or_else(|| of_number(0))
+    }
+
+    /// The number by which the policy knows a port.
+    pub fn number(&self, port: u16) -> u16 {
+        self.port(port).map_or(port, |p| p.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_0_stands_for_all_that_have_no_entry() {
+        let inbound = |numbers: &[u16]| {
+            let port = |number: &u16| {
+                let target = SocketAddr::from(([10, 0, 0, 1], *number));
+                resource::InboundPort::new(*number, Protocol::Detect, target)
+            };
+            let inbound = resource::Inbound {
+                ports: numbers.iter().map(port).collect(),
+                ..Default::default()
+            };
+            Inbound::compile(&inbound).unwrap()
+        };
+        let any = inbound(&[0, 8080]);
+        let seen = [8080, 9999].map(|port| (any.port(port).map(|p| p.port), any.number(port)));
+        assert_eq!(seen, [(Some(8080), 8080), (Some(0), 0)]);
+        let some = inbound(&[8080]);
+        assert!(some.port(9999).is_none());
+        assert_eq!(some.number(9999), 9999);
     }
 }

@@ -377,10 +377,11 @@ impl InboundScope {
     }
 
     fn caller(&self, config: &Config) -> Caller<'_> {
+        let inbound = config.snapshot.inbound.as_ref();
         Caller {
             identity: self.peer.as_ref(),
             address: self.client.address,
-            port: self.port,
+            port: inbound.map_or(self.port, |i| i.number(self.port)),
             strict: config.snapshot.mesh.strict_mtls,
             by_identity: true,
         }
@@ -441,8 +442,12 @@ impl InboundScope {
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
             app: port.filter(|p| !p.egress).map(|p| {
+                let mut address = p.target;
+                if address.port() == 0 {
+                    address.set_port(self.port);
+                }
                 worker.upstream(UpstreamKey {
-                    address: p.target,
+                    address,
                     identities: None,
                     speaks: p.protocol.into(),
                     beyond: None,

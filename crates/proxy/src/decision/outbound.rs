@@ -53,7 +53,7 @@ impl OutboundScope {
     /// The port with its endpoints.
     pub fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
         let destination = self.destination(worker, config)?;
-        destination.port(self.port).cloned()
+        worker.port_of(config, &destination, self.port)
     }
 
     /// See [`Scope::speaks`].
@@ -94,10 +94,12 @@ impl OutboundScope {
         }
         let port = match &service.split {
             Some(split) => pick(split, worker, config, self.port)?,
-            None => destination.port(self.port).cloned().ok_or_else(|| {
-                let text = format!("service {} has no port {}", self.service, self.port);
-                Failure::new(Reason::NoPort, text)
-            })?,
+            None => worker
+                .port_of(config, &destination, self.port)
+                .ok_or_else(|| {
+                    let text = format!("service {} has no port {}", self.service, self.port);
+                    Failure::new(Reason::NoPort, text)
+                })?,
         };
         Ok(Decision {
             series: port.http.clone(),

@@ -138,7 +138,7 @@ fn is_plaintext_admitted(config: &Config, port: u16, client: Client) -> bool {
 /// Whether a rule admits clients of this address without a certificate.
 fn is_admitted_by_address(config: &Config, port: u16, client: Client) -> bool {
     let inbound = config.snapshot.inbound.as_ref();
-    inbound.is_some_and(|i| i.policy.admits_plaintext(port, client.address))
+    inbound.is_some_and(|i| i.policy.admits_plaintext(i.number(port), client.address))
 }
 
 /// Reads the header of a load balancer in front of this port. Another sidecar's connection has

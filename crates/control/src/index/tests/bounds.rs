@@ -25,6 +25,8 @@ pub(super) fn a_service(
                 address: SocketAddr::new(ip.parse().unwrap(), *own),
                 pod: pod.map(str::to_owned),
                 ready: true,
+                node: String::new(),
+                zones: Vec::new(),
             })
             .collect(),
     };
@@ -33,6 +35,8 @@ pub(super) fn a_service(
         created: created_in(name),
         addresses: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
         ports: ports.iter().map(port).collect(),
+        sticky: false,
+        node_local: false,
     }
 }
 
@@ -44,6 +48,8 @@ pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> Clust
         addresses: vec![ip.parse().unwrap()],
         ports: ports.to_vec(),
         opaque: Vec::new(),
+        direct: Vec::new(),
+        node: String::new(),
         sidecar: true,
         locality: String::new(),
     }
