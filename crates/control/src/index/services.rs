@@ -150,7 +150,7 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
 /// name.
 pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traffic> {
     let meant = |exact: bool| {
-        inputs.traffic.iter().find(|(_, spec)| {
+        inputs.beside(&inputs.traffic, service).find(|(_, spec)| {
             let mut refs = spec.target_refs.iter();
             let of = |r: &TargetRef| inbound::means(inputs, slice::from_ref(r), service, port);
             refs.any(|r| r.is_whole() != exact && of(r))
