@@ -17,7 +17,7 @@ use crate::spread::Counted;
 use crate::tls_stream::{self, Failed};
 use crate::upstream::{Speaks, Upstream, UpstreamKey};
 use crate::worker::{self, Config, Worker};
-use crate::{authz, connect, forward_http, forward_tcp, proxied, reply};
+use crate::{authz, connect, forward_http, forward_tcp, listen, proxied, reply};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -315,8 +315,20 @@ async fn serve_tls(
                         handlers.handle(Link::Mux(stream), exchanges.clone());
                     }
                     _ => {
+                        let entered = scope
+                            .client
+                            .address
+                            .map(|source| listen::enter_stream(&handlers, source, stream.cutter()));
+                        let mut link = Link::Mux(stream);
+                        let counted = match entered.transpose() {
+                            Ok(counted) => counted,
+                            Err(failure) => return scope.refuse(&handlers, &mut link, &failure),
+                        };
                         let (worker, scope) = (handlers.clone(), scope.clone());
-                        tokio::task::spawn_local(serve_stream(worker, Link::Mux(stream), scope));
+                        tokio::task::spawn_local(async move {
+                            let _counted = counted;
+                            serve_stream(worker, link, scope).await;
+                        });
                     }
                 }
             });

@@ -2,8 +2,9 @@
 
 use crate::admission::Displaced;
 use crate::link::Link;
+use crate::mux::Cutter;
 use crate::reason::{Failure, Reason};
-use crate::spread::{Counted, Place, Seat};
+use crate::spread::{Counted, CountedStream, Place, Seat};
 use crate::worker::Worker;
 use crate::{gateway, inbound, memory_limit, outbound, spread};
 use std::net::{IpAddr, SocketAddr};
@@ -203,7 +204,7 @@ fn too_many(worker: &Worker, tcp: &TcpStream) -> Option<TooMany> {
         return Some(TooMany::Memory);
     }
     let room = Room::get();
-    (descriptor(tcp) >= room.most).then_some(TooMany::Descriptors(room.most))
+    (number(tcp) >= room.most).then_some(TooMany::Descriptors(room.most))
 }
 
 fn exceeds(configured: u32) -> bool {
@@ -233,16 +234,58 @@ async fn makes_room(
             TooMany::Descriptors(_) | TooMany::Exhausted | TooMany::Memory => true,
         };
         if has_room {
-            return descriptor(tcp) < room.hard;
+            return number(tcp) < room.hard;
         }
     }
     false
 }
 
-/// How many descriptors the process has at the least: the kernel gives the lowest number that is free.
-fn descriptor(tcp: &TcpStream) -> usize {
-    usize::try_from(tcp.as_raw_fd()).unwrap_or(usize::MAX)
+/// Counts a connection that a sidecar at this address carries in a stream. What has no room takes the place of
+/// others as a connection of its own does.
+///
+/// # Errors
+/// That would be unfair to them.
+pub fn enter_stream(
+    worker: &Worker,
+    source: IpAddr,
+    stream: Cutter,
+) -> Result<CountedStream, Failure> {
+    let configured = worker.config().snapshot.mesh.max_connections;
+    let room = Room::get();
+    // The application's side of each stream takes a descriptor, perhaps only soon.
+    let open = spread::open_in_all();
+    let descriptors = match open < room.most / 4 {
+        true => 0,
+        false => descriptors().max(open + OWN),
+    };
+    let why = match exceeds(configured) {
+        true => Some(TooMany::Configured(configured)),
+        false if memory_limit::is_short() => Some(TooMany::Memory),
+        false => (descriptors >= room.most).then_some(TooMany::Descriptors(room.most)),
+    };
+    if let Some(why) = why {
+        worker.metrics.internal(|i| i.shed += 1);
+        if descriptors >= room.hard || worker.admission.make_room(source).is_none() {
+            return Err(Failure::new(Reason::Overload, why.to_string()));
+        }
+    }
+    let held = worker.admission.enter_stream(source, stream);
+    Ok(CountedStream::new(held))
 }
+
+/// How many descriptors the process has at the least, where no new one is at hand.
+fn descriptors() -> usize {
+    let probe = std::fs::File::open("/dev/null");
+    probe.map_or(usize::MAX, |probe| number(&probe))
+}
+
+/// How many descriptors the process has at the least: the kernel gives the lowest number that is free.
+fn number(descriptor: &impl AsRawFd) -> usize {
+    usize::try_from(descriptor.as_raw_fd()).unwrap_or(usize::MAX)
+}
+
+/// Descriptors that are nobody's connection: listeners, event queues, files.
+const OWN: usize = 32;
 
 /// How many descriptors may be in use when a connection is served.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::AsyncWrite;
@@ -356,7 +356,44 @@ fn closed_error() -> io::Error {
     )
 }
 
+/// Cuts a stream from outside of the task that serves it. It keeps nothing alive.
+#[derive(Clone)]
+pub struct Cutter {
+    connection: Weak<MuxConnection>,
+    id: StreamId,
+    slot: usize,
+}
+
+impl Cutter {
+    /// Whether the stream is still there.
+    pub fn is_there(&self) -> bool {
+        let connection = self.connection.upgrade();
+        connection.is_some_and(|c| c.state.borrow().transport.token(self.id) == Some(self.slot))
+    }
+
+    /// Lets the task find the stream reset.
+    pub fn cut(&self) {
+        if self.is_there()
+            && let Some(connection) = self.connection.upgrade()
+        {
+            let state = &mut *connection.state.borrow_mut();
+            state
+                .slots
+                .on_reset(self.slot, self.id, ResetCode::Cancelled);
+        }
+    }
+}
+
 impl MuxStream {
+    /// To cut it from outside.
+    pub fn cutter(&self) -> Cutter {
+        Cutter {
+            connection: Rc::downgrade(&self.connection),
+            id: self.id,
+            slot: self.slot,
+        }
+    }
+
     /// It was opened for a connection, not for one exchange.
     pub fn is_tcp(&self) -> bool {
         self.kind == StreamKind::Tcp
