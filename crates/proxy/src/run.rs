@@ -171,10 +171,11 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let (end_export, exports) = oneshot::channel();
     let export = tokio::spawn(exporter.run(exports));
     let admin_socket = bootstrap.admin_socket.clone();
+    let mut client = None;
     match bootstrap.control.clone() {
         Some(control) => {
-            let client = ControlClient::new(&bootstrap, control, publisher);
-            tokio::spawn(client.run(asked));
+            let new = ControlClient::new(&bootstrap, control, publisher);
+            client = Some(tokio::spawn(new.run(asked)));
         }
         None => {
             if let Source::File(path) = source {
@@ -194,6 +195,11 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             let _ = tokio::time::timeout(left, export).await;
         } => {}
         () = signals.next() => tracing::warn!("second signal: closing open connections now"),
+    }
+    if let Some(client) = client {
+        // It saves what is in force when it ends, which it does for no other reason.
+        client.abort();
+        let _ = client.await;
     }
     if let Some(path) = admin_socket {
         // The socket may have been removed with its directory.

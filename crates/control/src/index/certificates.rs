@@ -57,7 +57,7 @@ pub(crate) fn of_batch(stored: &Inputs, batch: &[Object], now: SystemTime) -> Ve
     let kept = stored.gateways.iter();
     let kept = kept.filter(|(name, _)| !texts.new.contains_key(&("Gateway", name.as_str())));
     for (name, spec) in kept.filter(|(_, spec)| concerned(spec)) {
-        of_gateway(&texts, name, spec, now, &mut problems);
+        of_gateway(&texts, name.as_str(), spec, now, &mut problems);
     }
     problems
 }
@@ -67,7 +67,7 @@ pub(crate) fn of_stored(stored: &Inputs, now: SystemTime) -> Vec<Problem> {
     let texts = Texts::new(stored, &[]);
     let mut problems = Vec::new();
     for (name, spec) in &stored.gateways {
-        of_gateway(&texts, name, spec, now, &mut problems);
+        of_gateway(&texts, name.as_str(), spec, now, &mut problems);
     }
     problems
 }

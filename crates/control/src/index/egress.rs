@@ -4,7 +4,7 @@
 
 use super::{Inputs, Output};
 use tulle_model::manifest::EgressSpec;
-use tulle_model::namespaced::namespace_of;
+use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
     Egress, EgressPort, EgressRule, EgressTls, PolicyMatch, Protocol, Resource, Target,
 };
@@ -27,7 +27,8 @@ pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
 
 /// Whether an Egress names this port as the gateway it goes through: that is all that makes it one.
 pub(super) fn is_gateway(inputs: &Inputs, service: &str, port: u16) -> bool {
-    let mut gateways = inputs.egress.values().filter_map(|e| e.gateway.as_ref());
+    let objects = inputs.beside(&inputs.egress, service);
+    let mut gateways = objects.filter_map(|(_, e)| e.gateway.as_ref());
     gateways.any(|g| g.service == service && g.port == port)
 }
 
@@ -38,12 +39,12 @@ pub(super) fn has_gateway(inputs: &Inputs, service: &str) -> bool {
 }
 
 /// Builds the rule of an Egress; `None` when it refers to something absent.
-pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<EgressRule> {
+pub(super) fn rule(inputs: &Inputs, name: &ObjectName, spec: &EgressSpec) -> Option<EgressRule> {
     let sources = spec.sources.iter();
     let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity(&s.name)).collect();
     let mut matches: Vec<PolicyMatch> = Vec::new();
     for wanted in &spec.matches {
-        let group = inputs.groups.get(&wanted.name)?;
+        let group = inputs.groups.get(wanted.name.as_str())?;
         let meant = group.matches.iter();
         let meant = meant.filter(|m| wanted.matches.is_empty() || wanted.matches.contains(&m.name));
         matches.extend(meant.map(|m| m.policy_match()));
@@ -77,10 +78,7 @@ pub(super) fn rule(inputs: &Inputs, name: &str, spec: &EgressSpec) -> Option<Egr
         },
     };
     // A cluster's Egress is for its own namespace, but one in the mesh's namespace is for everybody.
-    let namespace = match inputs.cluster {
-        Some(_) => Some(namespace_of(name)).filter(|n| *n != inputs.mesh_namespace),
-        None => None,
-    };
+    let namespace = Some(name.namespace()).filter(|n| *n != inputs.mesh_namespace);
     let sources = sources.ok()?;
     Some(EgressRule {
         name: format!("Egress/{name}"),

@@ -3,7 +3,7 @@
 use super::{Inputs, Output, Problem, inbound, policy};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
-use tulle_model::namespaced::{Namespaced, namespace_of};
+use tulle_model::namespaced::Namespaced;
 use tulle_model::resource::{
     Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
     RouteRule, TcpRoute, TlsRoute,
@@ -129,12 +129,12 @@ fn listener(
     let tls = listener.tls.as_ref().filter(|_| !listener.passes_through());
     let hostname = listener.hostname.as_deref().unwrap_or_default();
     let object = format!("Gateway/{gateway}");
-    let mut policy = policy::at_gateway(inputs, object.clone(), meant);
+    let mut policy = policy::at_gateway(inputs, "Gateway", gateway, meant);
     let places = |refs: &[TargetRef]| match refs.iter().any(meant) {
         true => vec![listener.port],
         false => Vec::new(),
     };
-    let rules = inbound::rules_where(inputs, &places);
+    let rules = inbound::rules_where(inputs, gateway, &places);
     let (rules, deny) = policy::or_closing(rules, listener.port, &object, problems);
     if let Some(deny) = deny {
         policy.get_or_insert_default().rules.push(deny);
@@ -161,7 +161,7 @@ fn listener(
 
 fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
     let certificate = |name: &String| {
-        let secret = inputs.secrets.get(name)?;
+        let secret = inputs.secrets.get(name.as_str())?;
         Some(Certificate {
             chain: secret.text("tls.crt")?,
             key: secret.text("tls.key")?,
@@ -191,8 +191,8 @@ pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
     if inputs.cluster.is_some() {
         for route in &mut routes {
             // A route of another namespace is about calls from that namespace.
-            let own = namespace_of(&route.name);
-            if own != namespace_of(name) {
+            let own = inputs.namespace(&route.name);
+            if own != inputs.namespace(name) {
                 route.clients = own.to_owned();
             }
         }
@@ -320,7 +320,7 @@ fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> 
         for rule in &mut route.rules {
             let section = Some(rule.name.as_str()).filter(|n| !n.is_empty());
             let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
-            rule.policy = policy::at_gateway(inputs, format!("{kind}/{name}"), meant);
+            rule.policy = policy::at_gateway(inputs, kind, name, meant);
         }
     }
     routes
@@ -352,7 +352,7 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>)
     };
     for (name, spec) in &inputs.routes {
         let rules = || spec.rules.iter().filter_map(|r| r.rule(inputs)).collect();
-        add(name.clone(), &spec.parent_refs, &spec.hostnames, &rules);
+        add(name.to_string(), &spec.parent_refs, &spec.hostnames, &rules);
     }
     for (name, spec) in &inputs.grpc_routes {
         let rules = || spec.rules.iter().filter_map(|r| r.rule(inputs)).collect();

@@ -120,7 +120,10 @@ fn meant(inputs: &Inputs, refs: &[TargetRef], places: &[(String, u16)]) -> Vec<u
 
 /// The limit of new connections: all that are meant hold together.
 pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Option<RateLimit> {
-    let limits = inputs.rate_limits.iter().filter_map(|(name, spec)| {
+    // All of one pod, so of one namespace.
+    let (service, _) = places.first()?;
+    let limits = inputs.beside(&inputs.rate_limits, service);
+    let limits = limits.filter_map(|(name, spec)| {
         let limit = spec.connections.as_ref()?;
         let is_meant = !meant(inputs, &spec.target_refs, places).is_empty();
         is_meant.then(|| limit.limit(format!("RateLimit/{name}")))
@@ -133,23 +136,28 @@ pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Opt
 /// # Errors
 /// Objects make demands that contradict each other.
 pub(super) fn rules(inputs: &Inputs, places: &[(String, u16)]) -> Result<Vec<InboundRule>, String> {
-    rules_where(inputs, &|refs| meant(inputs, refs, places))
+    // All of one pod, so of one namespace.
+    let Some((service, _)) = places.first() else {
+        return Ok(Vec::new());
+    };
+    rules_where(inputs, service, &|refs| meant(inputs, refs, places))
 }
 
-/// Computes the rules of a port from all objects that are about it. `meant` returns the numbers by which
-/// an object means the port; none: it does not. The sidecar applies only the first rule that matches, so
+/// Computes the rules of a port of `name` from all objects that are about it. `meant` returns the numbers
+/// by which an object means the port; none: it does not. The sidecar applies only the first rule that matches, so
 /// each rule has everything that holds for its requests: limits, then authentication.
 ///
 /// # Errors
 /// Objects demand what cannot hold together.
 pub(super) fn rules_where(
     inputs: &Inputs,
+    name: &str,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
 ) -> Result<Vec<InboundRule>, String> {
-    let (auth_names, mut auth) = authentication(inputs, meant);
+    let (auth_names, mut auth) = authentication(inputs, name, meant);
     together::tokens(&mut auth)?;
     let mut all = vec![Demand::default()];
-    for (name, spec) in &inputs.rate_limits {
+    for (name, spec) in inputs.beside(&inputs.rate_limits, name) {
         let ports = meant(&spec.target_refs);
         if !ports.is_empty() {
             all = together::both(&all, &limits(&format!("RateLimit/{name}"), spec, &ports))?;
@@ -205,10 +213,11 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
 /// Every Authentication that is meant, once, with their names.
 fn authentication(
     inputs: &Inputs,
+    of: &str,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
 ) -> (Vec<String>, Vec<Filter>) {
     let (mut names, mut filters) = (Vec::new(), Vec::new());
-    for (name, spec) in &inputs.authentication {
+    for (name, spec) in inputs.beside(&inputs.authentication, of) {
         if meant(&spec.target_refs).is_empty() {
             continue;
         }

@@ -13,7 +13,7 @@ use tulle_model::manifest::{
     Object, ObjectRef, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec, TlsRouteSpec,
     TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort, WorkloadSpec,
 };
-use tulle_model::namespaced;
+use tulle_model::namespaced::{Namespaced, ObjectName, namespace_of, split};
 use tulle_model::resource::Revoked;
 
 /// Where a workload runs, reported by whoever started it.
@@ -45,6 +45,9 @@ pub struct PlacedPort {
     pub mutual_tls: bool,
 }
 
+/// Objects of a kind by name.
+pub(crate) type Objects<T> = BTreeMap<ObjectName, T>;
+
 /// All objects and placements.
 #[derive(Debug, Clone)]
 pub struct Inputs {
@@ -52,48 +55,48 @@ pub struct Inputs {
     pub trust_domain: TrustDomain,
     /// The Mesh object.
     pub mesh: Option<MeshSpec>,
-    /// Workloads by name.
+    /// Workloads by name. Clusters have pods instead.
     pub workloads: BTreeMap<String, WorkloadSpec>,
     /// Gateways by name.
-    pub gateways: BTreeMap<String, GatewaySpec>,
+    pub(crate) gateways: Objects<GatewaySpec>,
     /// HTTPRoutes by name.
-    pub routes: BTreeMap<String, HttpRouteSpec>,
+    pub(crate) routes: Objects<HttpRouteSpec>,
     /// GRPCRoutes by name.
-    pub grpc_routes: BTreeMap<String, GrpcRouteSpec>,
+    pub(crate) grpc_routes: Objects<GrpcRouteSpec>,
     /// TLSRoutes by name.
-    pub tls_routes: BTreeMap<String, TlsRouteSpec>,
+    pub(crate) tls_routes: Objects<TlsRouteSpec>,
     /// TCPRoutes by name.
-    pub tcp_routes: BTreeMap<String, TcpRouteSpec>,
-    /// When routes were made, by `resource::Route::name`; in clusters alone.
-    pub created: BTreeMap<String, String>,
+    pub(crate) tcp_routes: Objects<TcpRouteSpec>,
+    /// When routes were made, and what they are called, by `resource::Route::name`; in clusters alone.
+    pub(super) created: BTreeMap<String, (String, Namespaced)>,
     /// TrafficTargets by name.
-    pub targets: BTreeMap<String, TrafficTargetSpec>,
+    pub(crate) targets: Objects<TrafficTargetSpec>,
     /// HTTPRouteGroups by name.
-    pub groups: BTreeMap<String, HttpRouteGroupSpec>,
+    pub(crate) groups: Objects<HttpRouteGroupSpec>,
     /// SMI TCPRoutes by name.
-    pub smi_tcp_routes: BTreeMap<String, SmiTcpRouteSpec>,
+    pub(crate) smi_tcp_routes: Objects<SmiTcpRouteSpec>,
     /// TrafficSplits by name.
-    pub splits: BTreeMap<String, TrafficSplitSpec>,
+    pub(crate) splits: Objects<TrafficSplitSpec>,
     /// TrafficPolicys by name.
-    pub traffic: BTreeMap<String, TrafficPolicySpec>,
+    pub(crate) traffic: Objects<TrafficPolicySpec>,
     /// RateLimits by name.
-    pub rate_limits: BTreeMap<String, RateLimitSpec>,
+    pub(crate) rate_limits: Objects<RateLimitSpec>,
     /// HTTPFilters by name.
-    pub filters: BTreeMap<String, HttpFilterSpec>,
+    pub(crate) filters: Objects<HttpFilterSpec>,
     /// AuthorizationPolicys by name.
-    pub authorization: BTreeMap<String, AuthorizationPolicySpec>,
+    pub(crate) authorization: Objects<AuthorizationPolicySpec>,
     /// Authentications by name.
-    pub authentication: BTreeMap<String, AuthenticationSpec>,
+    pub(crate) authentication: Objects<AuthenticationSpec>,
     /// IngressBackends by name.
-    pub ingress_backends: BTreeMap<String, AccessSpec>,
+    pub(crate) ingress_backends: Objects<AccessSpec>,
     /// AccessControls by name.
-    pub access_controls: BTreeMap<String, AccessSpec>,
+    pub(crate) access_controls: Objects<AccessSpec>,
     /// Egresss by name.
-    pub egress: BTreeMap<String, EgressSpec>,
+    pub(crate) egress: Objects<EgressSpec>,
     /// Secrets by name.
-    pub secrets: BTreeMap<String, Secret>,
+    pub(crate) secrets: Objects<Secret>,
     /// ConfigMaps by name.
-    pub config_maps: BTreeMap<String, ConfigMap>,
+    pub(crate) config_maps: Objects<ConfigMap>,
     /// Certificates that an operator has revoked by command.
     pub revoked: Revoked,
     /// Sets of keys that were asked for, by address.
@@ -155,43 +158,51 @@ impl Inputs {
             self.remove(object.kind(), object.name());
             return;
         }
-        if self.cluster.is_some()
-            && let Some(route) = route_name(object.kind(), object.name())
+        self.put_unbounded(object);
+    }
+
+    /// The same for one that refers to nothing that other namespaces own.
+    pub(super) fn put_unbounded(&mut self, object: Object) {
+        if let Object::Mesh(m) = object {
+            self.trust_domain = m.spec.trust_domain.clone();
+            self.mesh = Some(m.spec);
+            return;
+        }
+        // In a cluster everything else has a namespace.
+        let Some(name) = self.object_name(object.name()) else {
+            return;
+        };
+        if let Some(route) = route_name(object.kind(), object.name())
+            && let ObjectName::OfCluster(_) = name
+            && let Some(named) = Namespaced::parse(without_kind(&route))
         {
             let created = object.metadata().created.clone();
-            self.created.insert(route, created);
+            self.created.insert(route, (created, named));
         }
         match object {
-            Object::Mesh(m) => {
-                self.trust_domain = m.spec.trust_domain.clone();
-                self.mesh = Some(m.spec);
-            }
+            Object::Mesh(_) => {}
             Object::Workload(m) => self.put_workload(m.metadata.name, m.spec),
-            Object::Secret(m) => drop(self.secrets.insert(m.metadata.name.clone(), m)),
-            Object::ConfigMap(m) => drop(self.config_maps.insert(m.metadata.name.clone(), m)),
+            Object::Secret(m) => drop(self.secrets.insert(name, m)),
+            Object::ConfigMap(m) => drop(self.config_maps.insert(name, m)),
             // A cluster's are judged first: `Edit::Gateway`.
             Object::Gateway(_) if self.cluster.is_some() => {}
-            Object::Gateway(m) => drop(self.gateways.insert(m.metadata.name, m.spec)),
-            Object::HttpRoute(m) => drop(self.routes.insert(m.metadata.name, m.spec)),
-            Object::GrpcRoute(m) => drop(self.grpc_routes.insert(m.metadata.name, m.spec)),
-            Object::TlsRoute(m) => drop(self.tls_routes.insert(m.metadata.name, m.spec)),
-            Object::TcpRoute(m) => drop(self.tcp_routes.insert(m.metadata.name, m.spec)),
-            Object::TrafficTarget(m) => drop(self.targets.insert(m.metadata.name, m.spec)),
-            Object::HttpRouteGroup(m) => drop(self.groups.insert(m.metadata.name, m.spec)),
-            Object::SmiTcpRoute(m) => drop(self.smi_tcp_routes.insert(m.metadata.name, m.spec)),
-            Object::TrafficSplit(m) => drop(self.splits.insert(m.metadata.name, m.spec)),
-            Object::TrafficPolicy(m) => drop(self.traffic.insert(m.metadata.name, m.spec)),
-            Object::RateLimit(m) => drop(self.rate_limits.insert(m.metadata.name, m.spec)),
-            Object::HttpFilter(m) => drop(self.filters.insert(m.metadata.name, m.spec)),
-            Object::AuthorizationPolicy(m) => {
-                drop(self.authorization.insert(m.metadata.name, m.spec))
-            }
-            Object::Authentication(m) => drop(self.authentication.insert(m.metadata.name, m.spec)),
-            Object::IngressBackend(m) => {
-                drop(self.ingress_backends.insert(m.metadata.name, m.spec))
-            }
-            Object::AccessControl(m) => drop(self.access_controls.insert(m.metadata.name, m.spec)),
-            Object::Egress(m) => drop(self.egress.insert(m.metadata.name, m.spec)),
+            Object::Gateway(m) => drop(self.gateways.insert(name, m.spec)),
+            Object::HttpRoute(m) => drop(self.routes.insert(name, m.spec)),
+            Object::GrpcRoute(m) => drop(self.grpc_routes.insert(name, m.spec)),
+            Object::TlsRoute(m) => drop(self.tls_routes.insert(name, m.spec)),
+            Object::TcpRoute(m) => drop(self.tcp_routes.insert(name, m.spec)),
+            Object::TrafficTarget(m) => drop(self.targets.insert(name, m.spec)),
+            Object::HttpRouteGroup(m) => drop(self.groups.insert(name, m.spec)),
+            Object::SmiTcpRoute(m) => drop(self.smi_tcp_routes.insert(name, m.spec)),
+            Object::TrafficSplit(m) => drop(self.splits.insert(name, m.spec)),
+            Object::TrafficPolicy(m) => drop(self.traffic.insert(name, m.spec)),
+            Object::RateLimit(m) => drop(self.rate_limits.insert(name, m.spec)),
+            Object::HttpFilter(m) => drop(self.filters.insert(name, m.spec)),
+            Object::AuthorizationPolicy(m) => drop(self.authorization.insert(name, m.spec)),
+            Object::Authentication(m) => drop(self.authentication.insert(name, m.spec)),
+            Object::IngressBackend(m) => drop(self.ingress_backends.insert(name, m.spec)),
+            Object::AccessControl(m) => drop(self.access_controls.insert(name, m.spec)),
+            Object::Egress(m) => drop(self.egress.insert(name, m.spec)),
         }
     }
 
@@ -291,6 +302,35 @@ impl Inputs {
         }
     }
 
+    /// The name of an object. `None`: it has no namespace, and this is a cluster.
+    fn object_name(&self, name: &str) -> Option<ObjectName> {
+        match self.cluster {
+            Some(_) => Namespaced::parse(name).map(ObjectName::OfCluster),
+            None => Some(ObjectName::OfHost(name.into())),
+        }
+    }
+
+    /// The namespace of what has this name; empty on a host.
+    pub(super) fn namespace<'a>(&self, name: &'a str) -> &'a str {
+        match self.cluster {
+            Some(_) => namespace_of(name),
+            None => "",
+        }
+    }
+
+    /// Lists the objects in the namespace of what has this name. Objects of other namespaces say nothing
+    /// about it, whatever they refer to.
+    pub(super) fn beside<'a, T>(
+        &self,
+        objects: &'a Objects<T>,
+        name: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectName, &'a T)> + use<'a, T> {
+        let namespace = self.namespace(name);
+        objects
+            .iter()
+            .filter(move |(name, _)| name.namespace() == namespace)
+    }
+
     /// Whether any workload belongs to this service, or the cluster has it.
     pub fn has_service(&self, name: &str) -> bool {
         self.services.contains_key(name) || self.cluster_service(name).is_some()
@@ -340,16 +380,14 @@ impl Inputs {
     /// namespace and name. `route` as in [`Self::created`]. Routes of hosts all have an equal key, so they
     /// stay in the order of their names.
     pub(super) fn precedence<'a>(&'a self, route: &'a str) -> impl Ord + use<'a> {
-        let created = self.created.get(route)?;
-        let name = route.split_once('/').map_or(route, |(_, name)| name);
-        let (name, namespace) = namespaced::split(name)?;
-        Some((created, namespace, name))
+        let (created, name) = self.created.get(route)?;
+        Some((created, name.namespace(), name.name()))
     }
 
     /// `spiffe://<trust-domain>/svc/<name>`; in a cluster, where names are
     /// `<service account>.<namespace>`, `spiffe://<trust-domain>/ns/<namespace>/sa/<service account>`.
     pub(super) fn identity(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
-        match (&self.cluster, namespaced::split(name)) {
+        match (&self.cluster, split(name)) {
             (Some(_), Some((account, namespace))) => {
                 self.trust_domain.service_account(namespace, account)
             }
@@ -392,9 +430,9 @@ impl FilterRefs for Inputs {
 
     fn text(&self, reference: &ObjectRef, key: &str) -> Option<String> {
         if reference.kind.as_deref() == Some("Secret") {
-            return self.secrets.get(&reference.name)?.text(key);
+            return self.secrets.get(reference.name.as_str())?.text(key);
         }
-        self.config_maps.get(&reference.name)?.text(key)
+        self.config_maps.get(reference.name.as_str())?.text(key)
     }
 
     fn fetched_keys(&self, address: &str) -> Option<String> {
@@ -418,6 +456,11 @@ pub(crate) fn identity_name_of<'a>(
     spec.identity
         .as_deref()
         .unwrap_or_else(|| service_of(name, spec))
+}
+
+/// `<name>` of `<kind>/<name>`.
+fn without_kind(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(_, name)| name)
 }
 
 /// `resource::Route::name` of an object, if it is a route.

@@ -4,7 +4,7 @@ use super::inputs::Inputs;
 use super::{Unit, touch};
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::https_uri::HttpsUri;
-use tulle_model::namespaced;
+use tulle_model::namespaced::ObjectName;
 use tulle_model::network::Network;
 
 /// Most sets that the objects of one namespace may name: each is a task that asks for as long as it is
@@ -70,7 +70,7 @@ impl Inputs {
     }
 
     /// Lists objects with the addresses of keys they name, in a fixed order.
-    fn key_users(&self) -> Vec<(String, &str, &str)> {
+    fn key_users(&self) -> Vec<(String, &ObjectName, &str)> {
         let authentication = self.authentication.iter();
         let authentication = authentication.map(|(n, s)| ("Authentication", n, s.jwt.as_ref()));
         let filters = self.filters.iter();
@@ -79,7 +79,7 @@ impl Inputs {
         for (kind, name, jwt) in authentication.chain(filters) {
             let providers = jwt.into_iter().flat_map(|jwt| &jwt.providers);
             for address in providers.filter_map(|p| p.jwks_uri.as_deref()) {
-                users.push((format!("{kind}/{name}"), name.as_str(), address));
+                users.push((format!("{kind}/{name}"), name, address));
             }
         }
         users
@@ -90,11 +90,7 @@ impl Inputs {
         let mut taken: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let mut places = Vec::new();
         for (object, name, address) in self.key_users() {
-            let namespace = match self.cluster {
-                Some(_) => namespaced::split(name).map_or("", |(_, namespace)| namespace),
-                None => "",
-            };
-            let taken = taken.entry(namespace).or_default();
+            let taken = taken.entry(name.namespace()).or_default();
             let place = match taken.contains(address) || taken.len() < MAX_SETS {
                 false => Err(format!("its namespace names more than {MAX_SETS} sets")),
                 true => self.key_source(address),

@@ -44,6 +44,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::manifest::Object;
+use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{MeshSettings, Resource, Revoked};
 
 /// A resource as it is sent.
@@ -264,16 +265,19 @@ impl Index {
             }
             Edit::Gateway(gateway) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
-                let name = gateway.name.to_string();
+                let named = gateway.name.clone();
+                let name = named.to_string();
                 let spec = gateway.spec.clone();
                 cluster.put_gateway(*gateway);
-                self.inputs.gateways.insert(name.clone(), spec);
+                self.inputs
+                    .gateways
+                    .insert(ObjectName::OfCluster(named), spec);
                 dirty.insert(Unit::Gateway(name));
             }
             Edit::RemoveGateway(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 cluster.remove_gateway(&name);
-                self.inputs.gateways.remove(&name);
+                self.inputs.gateways.remove(name.as_str());
                 dirty.insert(Unit::Gateway(name));
             }
             Edit::Problems(problems) => self.inputs.told_problems = problems,

@@ -29,23 +29,24 @@ pub(super) fn is_permissive(inputs: &Inputs) -> bool {
 
 /// Rules about an identity, whatever services its workloads belong to.
 pub(super) fn of_identity(inputs: &Inputs, identity: &str) -> Vec<PolicyRule> {
-    let targets = inputs.targets.iter();
+    let targets = inputs.beside(&inputs.targets, identity);
     let targets = targets.filter(|(_, t)| t.destination.name == identity);
-    let rules = targets.flat_map(|(name, target)| rules(inputs, name, target, &mut |_| {}));
+    let rules =
+        targets.flat_map(|(name, target)| rules(inputs, name.as_str(), target, &mut |_| {}));
     rules.collect()
 }
 
 /// Rules about a service.
 pub(super) fn of_service(inputs: &Inputs, service: &str) -> Vec<PolicyRule> {
     let mut rules = Vec::new();
-    for (name, spec) in &inputs.authorization {
-        rules.extend(authorization(inputs, name, spec, service));
+    for (name, spec) in inputs.beside(&inputs.authorization, service) {
+        rules.extend(authorization(inputs, name.as_str(), spec, service));
     }
     for (kind, objects) in [
         ("IngressBackend", &inputs.ingress_backends),
         ("AccessControl", &inputs.access_controls),
     ] {
-        for (name, spec) in objects {
+        for (name, spec) in inputs.beside(objects, service) {
             rules.extend(access(inputs, &format!("{kind}/{name}"), spec, service));
         }
     }
@@ -111,26 +112,27 @@ pub(super) fn authorization(
     made(inputs, name, spec, &meant, false)
 }
 
-/// Computes who may enter at a gateway from the AuthorizationPolicies about it, or about one of its
-/// listeners or routes. Returns `None` if there are no policies. If none of them allows, everyone who
-/// is not denied may enter.
+/// Computes who may enter at a gateway (`name` of that kind) from the AuthorizationPolicies about it, or about one
+/// of its listeners or routes. Returns `None` if there are no policies. If none of them allows, everyone who is
+/// not denied may enter.
 pub(super) fn at_gateway(
     inputs: &Inputs,
-    object: String,
+    kind: &str,
+    name: &str,
     meant: impl Fn(&TargetRef) -> bool,
 ) -> Option<Box<Policy>> {
     let (mut rules, mut about, mut closed) = (Vec::new(), false, false);
-    for (name, spec) in &inputs.authorization {
+    for (policy, spec) in inputs.beside(&inputs.authorization, name) {
         if spec.target_refs.iter().any(&meant) {
             about = true;
             // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
-            rules.extend(made(inputs, name, spec, &[], true));
+            rules.extend(made(inputs, policy.as_str(), spec, &[], true));
         }
     }
     if about && !closed {
         rules.push(PolicyRule {
-            name: object,
+            name: format!("{kind}/{name}"),
             networks: everywhere(),
             ..Default::default()
         });
@@ -310,7 +312,7 @@ pub(super) fn rules(
         match rule.kind.as_str() {
             "HTTPRouteGroup" => {}
             "TCPRoute" => {
-                match inputs.smi_tcp_routes.get(&rule.name) {
+                match inputs.smi_tcp_routes.get(rule.name.as_str()) {
                     Some(route) => {
                         let ports = route.matches.iter().flat_map(|m| &m.ports).copied();
                         let ports: Vec<u16> = ports.collect();
@@ -329,7 +331,7 @@ pub(super) fn rules(
                 continue;
             }
         }
-        let Some(group) = inputs.groups.get(&rule.name) else {
+        let Some(group) = inputs.groups.get(rule.name.as_str()) else {
             report(format!("HTTPRouteGroup/{} does not exist", rule.name));
             continue;
         };

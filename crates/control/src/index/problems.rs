@@ -29,7 +29,7 @@ impl Index {
         let inputs = &self.inputs;
         for (name, target) in &inputs.targets {
             let object = format!("TrafficTarget/{name}");
-            policy::rules(inputs, name, target, &mut |text| {
+            policy::rules(inputs, name.as_str(), target, &mut |text| {
                 report(object.clone(), text);
             });
         }
@@ -101,23 +101,26 @@ impl Index {
             }
         };
         for (name, policy) in &inputs.traffic {
-            of("TrafficPolicy", name, &policy.target_refs);
+            of("TrafficPolicy", name.as_str(), &policy.target_refs);
         }
         for (name, limit) in &inputs.rate_limits {
-            of("RateLimit", name, &limit.target_refs);
+            of("RateLimit", name.as_str(), &limit.target_refs);
         }
         for (name, policy) in &inputs.authorization {
-            of("AuthorizationPolicy", name, &policy.target_refs);
+            of("AuthorizationPolicy", name.as_str(), &policy.target_refs);
         }
         for (name, policy) in &inputs.authentication {
-            of("Authentication", name, &policy.target_refs);
+            of("Authentication", name.as_str(), &policy.target_refs);
         }
     }
 
     fn route_problems(&self, report: &mut dyn FnMut(String, String)) {
         let inputs = &self.inputs;
         // A route with a `/` in its name is made of an Ingress, which reports its own problems.
-        let own = inputs.routes.iter().filter(|(name, _)| !name.contains('/'));
+        let own = inputs
+            .routes
+            .iter()
+            .filter(|(name, _)| !name.as_str().contains('/'));
         for (name, route) in own {
             let object = format!("HTTPRoute/{name}");
             for parent in &route.parent_refs {
@@ -132,7 +135,7 @@ impl Index {
                 if inputs.cluster.is_some() {
                     continue;
                 }
-                match inputs.gateways.get(&parent.name) {
+                match inputs.gateways.get(parent.name.as_str()) {
                     None => {
                         let text = format!("its parent, Gateway/{}, does not exist", parent.name);
                         report(object.clone(), text);

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::slice;
 use tulle_model::manifest::{TargetRef, TrafficPolicySpec, WorkloadPort, WorkloadSpec};
+use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{Endpoint, Protocol, Resource, Service, ServicePort, Traffic};
 
 /// Ports whose server speaks first when nothing says otherwise: waiting for the client's first
@@ -180,11 +181,11 @@ fn with_service(
 
 fn traffic_policy<'a>(
     inputs: &'a Inputs,
-    service: &str,
+    service: &'a str,
     port: u16,
-) -> Option<(&'a String, &'a TrafficPolicySpec)> {
+) -> Option<(&'a ObjectName, &'a TrafficPolicySpec)> {
     let meant = |exact: bool| {
-        inputs.traffic.iter().find(|(_, spec)| {
+        inputs.beside(&inputs.traffic, service).find(|(_, spec)| {
             let mut refs = spec.target_refs.iter();
             let of = |r: &TargetRef| inbound::means(inputs, slice::from_ref(r), service, port);
             refs.any(|r| r.is_whole() != exact && of(r))

@@ -6,6 +6,7 @@
 use super::Inputs;
 use std::collections::BTreeMap;
 use tulle_model::manifest::TrafficSplitSpec;
+use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
     Backend, PathMatch, Route, RouteMatch, RouteRule, ServicePort, Target,
 };
@@ -14,10 +15,9 @@ use tulle_model::resource::{
 fn of<'a>(
     inputs: &'a Inputs,
     service: &'a str,
-) -> impl Iterator<Item = (&'a String, &'a TrafficSplitSpec)> {
+) -> impl Iterator<Item = (&'a ObjectName, &'a TrafficSplitSpec)> {
     inputs
-        .splits
-        .iter()
+        .beside(&inputs.splits, service)
         .filter(move |(_, s)| s.service == service)
 }
 
@@ -41,7 +41,7 @@ pub(super) fn routes(inputs: &Inputs, service: &str, ports: &[ServicePort]) -> V
             continue; // a rule without matches would take everything
         }
         for port in ports {
-            routes.push(route(name, split, port.port, matches.clone()));
+            routes.push(route(name.as_str(), split, port.port, matches.clone()));
         }
     }
     if !routes.is_empty() && inputs.has_service(service) {
@@ -54,7 +54,7 @@ fn matches(inputs: &Inputs, split: &TrafficSplitSpec) -> Vec<RouteMatch> {
     let groups = split
         .matches
         .iter()
-        .filter_map(|m| inputs.groups.get(&m.name));
+        .filter_map(|m| inputs.groups.get(m.name.as_str()));
     groups
         .flat_map(|group| &group.matches)
         .flat_map(|m| m.route_matches())

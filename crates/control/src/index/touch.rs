@@ -24,7 +24,7 @@ pub(super) fn all(inputs: &Inputs, dirty: &mut Dirty) {
     }
     let roots = inputs.splits.values();
     dirty.extend(roots.map(|s| Unit::Service(s.service.clone())));
-    dirty.extend(inputs.gateways.keys().map(|g| Unit::Gateway(g.clone())));
+    dirty.extend(inputs.gateways.keys().map(|g| Unit::Gateway(g.to_string())));
 }
 
 pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
@@ -90,8 +90,17 @@ fn targeted(inputs: &Inputs, refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
         let name = &reference.name;
         match reference.kind() {
             "Gateway" => drop(dirty.insert(Unit::Gateway(name.clone()))),
-            "HTTPRoute" => parents(inputs.routes.get(name).map(|r| &r.parent_refs), dirty),
-            "GRPCRoute" => parents(inputs.grpc_routes.get(name).map(|r| &r.parent_refs), dirty),
+            "HTTPRoute" => parents(
+                inputs.routes.get(name.as_str()).map(|r| &r.parent_refs),
+                dirty,
+            ),
+            "GRPCRoute" => parents(
+                inputs
+                    .grpc_routes
+                    .get(name.as_str())
+                    .map(|r| &r.parent_refs),
+                dirty,
+            ),
             _ => drop(dirty.insert(Unit::Service(name.clone()))),
         }
     }
@@ -160,7 +169,7 @@ fn targets_with(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
             .iter()
             .any(|r| r.kind == kind && r.name == name)
         {
-            self::target(inputs, target_name, dirty);
+            self::target(inputs, target_name.as_str(), dirty);
         }
     }
 }
@@ -216,7 +225,7 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     };
     for (gateway, spec) in &inputs.gateways {
         if gateway_refs(spec).any(|(r, default)| is(r, default)) {
-            dirty.insert(Unit::Gateway(gateway.clone()));
+            dirty.insert(Unit::Gateway(gateway.to_string()));
         }
     }
     let mut roots = inputs.egress.values().filter_map(roots_ref);
@@ -242,7 +251,7 @@ fn providers(inputs: &Inputs, meant: &dyn Fn(&JwtProviderSpec) -> bool, dirty: &
     }
     for (filter_name, spec) in &inputs.filters {
         if any(spec.jwt.as_ref()) {
-            filter(inputs, filter_name, dirty);
+            filter(inputs, filter_name.as_str(), dirty);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tulle_net::places::source_of;
 use tulle_net::socket::{Activity, Watch};
@@ -31,11 +31,47 @@ const NONE: u32 = u32::MAX;
 
 /// The clients' connections of one worker.
 #[derive(Default)]
-pub struct Admission(Rc<RefCell<Ledger<Watch>>>);
+pub struct Admission(Rc<RefCell<Ledger<Occupant>>>);
+
+/// What takes a place.
+#[derive(Clone)]
+enum Occupant {
+    Connection(Watch),
+    /// A connection that another sidecar carries in a stream, and since when.
+    Stream(Rc<dyn Carried>, Instant),
+}
+
+/// A connection in a stream of another sidecar's connection.
+pub trait Carried {
+    /// Whether the stream is still open.
+    fn is_there(&self) -> bool;
+    /// Resets the stream; the task that serves it ends.
+    fn cut(&self);
+}
+
+impl Occupant {
+    fn activity(&self, source: IpAddr) -> Option<Activity> {
+        match self {
+            Self::Connection(watch) => watch.activity(source),
+            // The oldest gives way: when bytes came last is not known.
+            Self::Stream(stream, since) => stream.is_there().then(|| Activity {
+                silent: false,
+                idle: since.elapsed(),
+            }),
+        }
+    }
+
+    fn end(&self) {
+        match self {
+            Self::Connection(watch) => watch.end(),
+            Self::Stream(stream, _) => stream.cut(),
+        }
+    }
+}
 
 /// A connection in the ledger; dropping it takes the connection out.
 pub struct Held {
-    ledger: Rc<RefCell<Ledger<Watch>>>,
+    ledger: Rc<RefCell<Ledger<Occupant>>>,
     slot: u32,
 }
 
@@ -58,8 +94,18 @@ impl Admission {
     /// Enters a connection that is going to be served.
     #[must_use]
     pub fn enter(&self, tcp: &TcpStream, peer: SocketAddr) -> Held {
-        let watch = Watch::new(tcp, peer);
-        let slot = self.0.borrow_mut().enter(source_of(peer.ip()), watch);
+        self.hold(peer.ip(), Occupant::Connection(Watch::new(tcp, peer)))
+    }
+
+    /// Enters a connection that a sidecar at this address carries in a stream. It takes as much room as
+    /// one of its own.
+    #[must_use]
+    pub fn enter_stream(&self, address: IpAddr, stream: Rc<dyn Carried>) -> Held {
+        self.hold(address, Occupant::Stream(stream, Instant::now()))
+    }
+
+    fn hold(&self, address: IpAddr, occupant: Occupant) -> Held {
+        let slot = self.0.borrow_mut().enter(source_of(address), occupant);
         Held {
             ledger: self.0.clone(),
             slot,
@@ -70,9 +116,10 @@ impl Admission {
     #[cold]
     pub fn make_room(&self, address: IpAddr) -> Option<Displaced> {
         let mut ledger = self.0.borrow_mut();
-        let (displaced, watch) =
-            ledger.displace(source_of(address), |source, watch| watch.activity(source))?;
-        watch.end();
+        let look = |source, occupant: &Occupant| occupant.activity(source);
+        let (displaced, occupant) = ledger.displace(source_of(address), look)?;
+        drop(ledger);
+        occupant.end();
         Some(displaced)
     }
 }
@@ -115,7 +162,7 @@ impl<W> Default for Ledger<W> {
     }
 }
 
-impl<W: Copy> Ledger<W> {
+impl<W: Clone> Ledger<W> {
     /// A slot is in range by construction: only `enter` makes them.
     #[expect(clippy::indexing_slicing, reason = "see above")]
     fn at(&mut self, slot: u32) -> &mut Entry<W> {
@@ -237,7 +284,7 @@ impl<W: Copy> Ledger<W> {
             if first == NONE {
                 break;
             }
-            let watch = self.at(first).watch;
+            let watch = self.at(first).watch.clone();
             // Moves it to the end of the list, so that the next look is at others.
             self.unlink(first);
             let Some(activity) = look(from, &watch) else {
@@ -257,7 +304,7 @@ impl<W: Copy> Ledger<W> {
             source: from,
             connections,
         };
-        Some((displaced, self.at(slot).watch))
+        Some((displaced, self.at(slot).watch.clone()))
     }
 }
 

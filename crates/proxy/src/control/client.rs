@@ -39,6 +39,8 @@ const SPREAD: Duration = Duration::from_secs(2);
 /// Longest that updates wait for the services they refer to. A connection waits as long to learn
 /// which service owns an address.
 const REFERENCES: Duration = Duration::from_secs(5);
+/// How often the snapshot file is written at most.
+const SAVE_EVERY: Duration = Duration::from_millis(250);
 /// Shortest and longest wait between tries to reach the controller.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -199,7 +201,7 @@ fn renewal_age(lifetime: Duration, named: Option<Duration>, fraction: f32) -> Du
 }
 
 /// The proxy's side of the control plane.
-pub struct ControlClient<S> {
+pub struct ControlClient<S: Sink> {
     control: Control,
     trust_domain: TrustDomain,
     publisher: S,
@@ -230,6 +232,17 @@ pub struct ControlClient<S> {
     /// Configuration faults reported last; empty: none. A lasting fault is found again with each
     /// update, and is reported once.
     fault_told: String,
+    /// When the snapshot file was written last.
+    saved: Option<Instant>,
+    /// When it is to be written next; `None`: it holds what is in force.
+    save_due: Option<Instant>,
+}
+
+/// What was in force last is found by the next start.
+impl<S: Sink> Drop for ControlClient<S> {
+    fn drop(&mut self) {
+        self.save_what_is_due();
+    }
 }
 
 impl<S: Sink> ControlClient<S> {
@@ -264,6 +277,8 @@ impl<S: Sink> ControlClient<S> {
             awaited: BTreeSet::new(),
             waits_since: None,
             fault_told: String::new(),
+            saved: None,
+            save_due: None,
         };
         client.load_snapshot();
         client
@@ -283,6 +298,7 @@ impl<S: Sink> ControlClient<S> {
                 }
             }
             self.wait_no_longer();
+            self.save_what_is_due();
             if began.elapsed().unwrap_or_default() > BACKOFF.1 {
                 wait = BACKOFF.0;
             }
@@ -361,6 +377,7 @@ impl<S: Sink> ControlClient<S> {
                     self.settle();
                 }
                 () = passed(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
+                () = passed(self.save_due) => self.save_what_is_due(),
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
                 step = renewal.step() => {
                     let Some(answer) = step else {
@@ -861,7 +878,25 @@ impl<S: Sink> ControlClient<S> {
         self.publisher.set_unused(&self.unused);
     }
 
-    fn save_snapshot(&self) {
+    /// Writes the snapshot file, or soon if that was done a moment ago: a file has up to some hundred KiB, and
+    /// in a large mesh updates follow each other.
+    fn save_snapshot(&mut self) {
+        let now = Instant::now();
+        let due = self.saved.map_or(now, |saved| saved + SAVE_EVERY);
+        let due = *self.save_due.get_or_insert(due);
+        if due <= now {
+            self.save_what_is_due();
+        }
+    }
+
+    fn save_what_is_due(&mut self) {
+        if self.save_due.take().is_some() {
+            self.saved = Some(Instant::now());
+            self.write_snapshot();
+        }
+    }
+
+    fn write_snapshot(&self) {
         let Some(path) = &self.control.snapshot else {
             return;
         };
@@ -1031,6 +1066,7 @@ fn fraction() -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::publish::Publisher;
 
     #[test]
     fn certificates_are_renewed_in_time_and_not_all_at_once() {
@@ -1045,5 +1081,52 @@ mod tests {
         ] {
             assert_eq!(renewal_age(hours(90), named, fraction), expected);
         }
+    }
+
+    /// The number that a file system gives a file: each writing makes another file.
+    fn written(path: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).map_or(0, |m| m.ino())
+    }
+
+    #[tokio::test]
+    async fn the_snapshot_is_written_at_once_and_then_not_for_each_update() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("snapshot");
+        let id = "spiffe://tulle.local/svc/a";
+        let bootstrap = serde_json::json!({ "identity": id });
+        let bootstrap: Bootstrap = serde_json::from_value(bootstrap).unwrap();
+        let control = Control {
+            address: "127.0.0.1:1".into(),
+            ca_fingerprint: String::new(),
+            trust_bundle: None,
+            service: None,
+            join_token_file: None,
+            service_account_token: None,
+            snapshot: Some(path.clone()),
+            identity_cache: None,
+        };
+        let publisher = Publisher::new(bootstrap.identity.clone());
+        let mut client = ControlClient::new(&bootstrap, control, publisher);
+        client.save_snapshot();
+        let first = written(&path);
+        assert_ne!(first, 0);
+        for _ in 0..100 {
+            client.save_snapshot();
+        }
+        let begun = Instant::now();
+        assert_eq!(written(&path), first);
+        passed(client.save_due).await;
+        assert!(begun.elapsed() <= 2 * SAVE_EVERY, "{:?}", begun.elapsed());
+        client.save_what_is_due();
+        let second = written(&path);
+        assert_ne!(second, first);
+        passed(client.save_due.or(Some(Instant::now()))).await;
+        assert_eq!(client.save_due, None, "nothing is to be written");
+        // The last one, when it ends.
+        client.save_snapshot();
+        assert_eq!(written(&path), second);
+        drop(client);
+        assert_ne!(written(&path), second);
     }
 }

@@ -3,22 +3,20 @@
 
 use crate::context::admission::Displaced;
 use crate::context::is_exhaustion;
-use crate::context::memory_limit;
 use crate::serve::gateway;
 use crate::serve::inbound;
 use crate::serve::outbound;
-use crate::serve::spread;
+use crate::serve::room::{Room, TooMany, exceeds, number, too_many};
 use crate::serve::spread::{Counted, Place, Seat};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::worker::Worker;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 use tulle_model::bootstrap::{Listener, ListenerKind};
@@ -26,10 +24,6 @@ use tulle_net::socket;
 
 /// Wait when the process has no file descriptor left; connections stay in the kernel's queue.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(20);
-
-/// Most descriptors kept for purposes other than downstream connections: upstreams, the controller,
-/// the operator.
-const RESERVE: u64 = 256;
 
 /// Event turns in which a displaced connection may close before the next one is accepted.
 const TURNS: usize = 4;
@@ -159,55 +153,6 @@ impl Spare {
     }
 }
 
-/// Why a connection is not served.
-enum TooMany {
-    /// The limit of the mesh is reached.
-    Configured(u32),
-    /// The remaining descriptors are reserved.
-    Descriptors(usize),
-    /// No descriptor is left.
-    Exhausted,
-    /// The remaining memory is reserved.
-    Memory,
-}
-
-impl fmt::Display for TooMany {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Configured(most) => write!(
-                f,
-                "this proxy has {most} connections, as many as maxConnections of the mesh allows"
-            ),
-            Self::Descriptors(most) => write!(
-                f,
-                "this proxy has {most} connections, as many as its file descriptors allow; \
-                 raise `ulimit -Hn`"
-            ),
-            Self::Memory => f.write_str(&memory_limit::refusal().detail),
-            Self::Exhausted => f.write_str(
-                "this proxy has no file descriptor for another connection; raise `ulimit -Hn`",
-            ),
-        }
-    }
-}
-
-/// Whether the proxy has no room for another connection from downstream.
-fn too_many(worker: &Worker, tcp: &TcpStream) -> Option<TooMany> {
-    let configured = worker.config().snapshot.mesh.max_connections;
-    if exceeds(configured) {
-        return Some(TooMany::Configured(configured));
-    }
-    if memory_limit::is_short() {
-        return Some(TooMany::Memory);
-    }
-    let room = Room::get();
-    (descriptor(tcp) >= room.most).then_some(TooMany::Descriptors(room.most))
-}
-
-fn exceeds(configured: u32) -> bool {
-    configured > 0 && spread::open_in_all() >= usize::try_from(configured).unwrap_or(usize::MAX)
-}
-
 /// Makes room for a connection of this address, if that is fair. A displaced connection closes in
 /// the next event turns.
 #[cold]
@@ -231,42 +176,10 @@ async fn makes_room(
             TooMany::Descriptors(_) | TooMany::Exhausted | TooMany::Memory => true,
         };
         if has_room {
-            return descriptor(tcp) < room.hard;
+            return number(tcp) < room.hard;
         }
     }
     false
-}
-
-/// Returns the least number of descriptors in use: the kernel gives the lowest number that is free.
-fn descriptor(tcp: &TcpStream) -> usize {
-    usize::try_from(tcp.as_raw_fd()).unwrap_or(usize::MAX)
-}
-
-/// How many descriptors may be in use when a connection is served.
-#[derive(Clone, Copy)]
-struct Room {
-    /// Limit without displacing another connection.
-    most: usize,
-    /// Limit while displaced connections are closing.
-    hard: usize,
-}
-
-/// Limits derived from the process's own, which is raised before the first connection comes.
-static ROOM: OnceLock<Room> = OnceLock::new();
-
-impl Room {
-    fn get() -> Self {
-        *ROOM.get_or_init(|| {
-            use rustix::process::{Resource, getrlimit};
-            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-            let reserve = RESERVE.min(limit / 4);
-            let within = |reserve| usize::try_from(limit - reserve).unwrap_or(usize::MAX);
-            Self {
-                most: within(reserve),
-                hard: within(reserve / 2),
-            }
-        })
-    }
 }
 
 /// Resets a connection, so that its client does not wait for an answer.

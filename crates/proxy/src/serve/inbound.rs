@@ -9,6 +9,7 @@ use crate::http::reply;
 use crate::http::stream_handlers;
 use crate::serve::connect;
 use crate::serve::proxied;
+use crate::serve::room;
 use crate::serve::spread::Counted;
 use crate::tcp::first_bytes::{self, Plain};
 use crate::tcp::forward;
@@ -271,8 +272,19 @@ async fn serve_tls(
                         stream_handlers::handle(&handlers, Link::Mux(stream), exchanges.clone());
                     }
                     _ => {
+                        let entered = scope
+                            .client_address()
+                            .map(|source| room::enter_stream(&handlers, source, stream.cutter()));
+                        let mut link = Link::Mux(stream);
+                        let counted = match entered.transpose() {
+                            Ok(counted) => counted,
+                            Err(failure) => return refuse(&scope, &handlers, &mut link, &failure),
+                        };
                         let (worker, scope) = (handlers.clone(), scope.clone());
-                        tokio::task::spawn_local(serve_stream(worker, Link::Mux(stream), scope));
+                        tokio::task::spawn_local(async move {
+                            let _counted = counted;
+                            serve_stream(worker, link, scope).await;
+                        });
                     }
                 }
             });

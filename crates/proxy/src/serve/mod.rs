@@ -7,4 +7,5 @@ pub(crate) mod gateway_tls;
 pub mod inbound;
 pub mod outbound;
 pub(crate) mod proxied;
+pub(crate) mod room;
 pub(crate) mod spread;

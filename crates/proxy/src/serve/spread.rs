@@ -70,6 +70,24 @@ impl Drop for Counted {
     }
 }
 
+/// Counts a connection that another sidecar carries in a stream, until dropped. It stays with the worker
+/// that has the sidecar's connection, so workers do not compare how many they have.
+pub struct CountedStream(#[expect(dead_code, reason = "it holds a place")] Held);
+
+impl CountedStream {
+    /// Counts it from now on.
+    pub fn new(held: Held) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Self(held)
+    }
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A seat for each worker at one listener.
 pub fn seats(workers: usize, exact: bool) -> Vec<Seat> {
     let (shared, received): (Vec<_>, Vec<_>) = (0..workers)

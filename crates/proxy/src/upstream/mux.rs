@@ -5,6 +5,7 @@
 //! credit and limits are `tulle-transport`'s.
 
 use crate::context::WorkerContext;
+use crate::context::admission::Carried;
 use crate::context::peers::Connected;
 use crate::upstream::tls_stream::TlsStream;
 use std::cell::{Cell, RefCell};
@@ -12,7 +13,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::AsyncWrite;
@@ -362,7 +363,41 @@ fn closed_error() -> io::Error {
     )
 }
 
+/// Cuts a stream from outside of the task that serves it. It keeps nothing alive.
+struct Cutter {
+    connection: Weak<MuxConnection>,
+    id: StreamId,
+    slot: usize,
+}
+
+impl Carried for Cutter {
+    fn is_there(&self) -> bool {
+        let connection = self.connection.upgrade();
+        connection.is_some_and(|c| c.state.borrow().transport.token(self.id) == Some(self.slot))
+    }
+
+    fn cut(&self) {
+        if self.is_there()
+            && let Some(connection) = self.connection.upgrade()
+        {
+            let state = &mut *connection.state.borrow_mut();
+            state
+                .slots
+                .on_reset(self.slot, self.id, ResetCode::Cancelled);
+        }
+    }
+}
+
 impl MuxStream {
+    /// Returns what resets this stream from outside.
+    pub fn cutter(&self) -> Rc<dyn Carried> {
+        Rc::new(Cutter {
+            connection: Rc::downgrade(&self.connection),
+            id: self.id,
+            slot: self.slot,
+        })
+    }
+
     /// Whether it was opened for a whole connection, not for one exchange.
     pub fn is_tcp(&self) -> bool {
         self.kind == StreamKind::Tcp

@@ -40,7 +40,7 @@ impl Index {
             };
             answer.considered.push(v1::Applied {
                 kind: "Egress".into(),
-                name: name.clone(),
+                name: name.to_string(),
                 outcome,
             });
         }

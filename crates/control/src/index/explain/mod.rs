@@ -18,7 +18,6 @@ use std::fmt;
 use std::net::IpAddr;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
-use tulle_model::namespaced::namespace_of;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,7 +176,7 @@ impl Index {
     }
 
     fn mtls(&self, service: &str) -> &'static str {
-        if self.is_strict(namespace_of(service)) {
+        if self.is_strict(self.inputs.namespace(service)) {
             return "strict";
         }
         let spec = self.inputs.mesh.as_ref();

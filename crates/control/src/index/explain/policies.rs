@@ -151,13 +151,15 @@ impl Index {
                 continue;
             }
             let mut problems = Vec::new();
-            let rules = policy::rules(&self.inputs, name, target, &mut |p| problems.push(p));
+            let rules = policy::rules(&self.inputs, name.as_str(), target, &mut |p| {
+                problems.push(p)
+            });
             if rules.is_empty() {
                 considered.push(Considered {
                     place: place.to_owned(),
                     applied: v1::Applied {
                         kind: "TrafficTarget".into(),
-                        name: name.clone(),
+                        name: name.to_string(),
                         outcome: format!(
                             "does not match: allows nothing ({})",
                             problems.join("; ")

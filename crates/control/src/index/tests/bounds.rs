@@ -145,6 +145,66 @@ fn gateway(name: &str, attached: &[&str]) -> Edit {
     }))
 }
 
+/// Objects about another namespace's services that came past `bounds`: the index finds them by their own
+/// namespace.
+#[test]
+fn an_object_says_nothing_about_what_is_of_another_namespace() {
+    let mut index = victims();
+    let told = |index: &Index| {
+        let all = index.entries();
+        let all = all.map(|(name, entry)| (name.to_string(), entry.body.clone()));
+        all.collect::<BTreeMap<_, _>>()
+    };
+    let before = told(&index);
+    let auth = json!({ "backendRef": { "name": "front", "port": 80 }, "protocol": "HTTP" });
+    let intruders = [
+        ("AuthorizationPolicy", json!({ "rules": [{}] })),
+        ("RateLimit", json!({ "requests": { "count": 1 } })),
+        ("Authentication", json!({ "externalAuth": auth })),
+        ("TrafficPolicy", json!({ "slowStart": "1s" })),
+    ];
+    let put = |index: &mut Index, namespace: Option<&str>| {
+        for (about, name) in [("Service", "web.shop"), ("Gateway", "edge.infra")] {
+            let namespace = namespace.unwrap_or(namespace_of(name));
+            for (kind, spec) in &intruders {
+                if (about, *kind) == ("Gateway", "TrafficPolicy") {
+                    continue;
+                }
+                let mut spec = spec.clone();
+                spec["targetRefs"] = json!([{ "kind": about, "name": "x" }]);
+                let Edit::Put(mut object) = object_of(namespace, TULLE, kind, "x", spec) else {
+                    panic!("it is put");
+                };
+                let targets = match &mut *object {
+                    Object::AuthorizationPolicy(m) => &mut m.spec.target_refs,
+                    Object::RateLimit(m) => &mut m.spec.target_refs,
+                    Object::Authentication(m) => &mut m.spec.target_refs,
+                    Object::TrafficPolicy(m) => &mut m.spec.target_refs,
+                    other => panic!("{other:?}"),
+                };
+                targets[0].name = name.into();
+                object.metadata_mut().name = format!("{about}.{namespace}").to_lowercase();
+                index.inputs.put_unbounded(*object);
+            }
+        }
+        let mut dirty = BTreeSet::new();
+        touch::all(&index.inputs, &mut dirty);
+        index.recompute(dirty);
+    };
+    put(&mut index, Some("evil"));
+    assert_eq!(told(&index), before);
+    // The same objects of their own namespaces do.
+    put(&mut index, None);
+    let after = told(&index);
+    for changed in [
+        "inbound/web-1.shop",
+        "gateway/edge.infra",
+        "service/web.shop",
+    ] {
+        assert_ne!(after[changed], before[changed], "{changed}");
+    }
+}
+
 /// A slice may list shop's pod by its address alone. Clients would call it without an identity to expect.
 #[test]
 fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
