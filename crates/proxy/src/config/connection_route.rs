@@ -1,7 +1,7 @@
 //! Which service a connection goes to, by the server name its TLS asks for, or by its port alone
 //! (Gateway API TLSRoute and TCPRoute).
 
-use crate::config::route::HostMatch;
+use crate::config::route::matching::HostMatch;
 use std::cmp::Reverse;
 use tulle_model::resource::{Target, TcpRoute, TlsRoute};
 

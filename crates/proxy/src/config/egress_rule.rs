@@ -1,7 +1,7 @@
 //! What workloads may reach outside the mesh, compiled.
 
 use crate::config::conditions::{Conditions, Request};
-use crate::config::route::HostMatch;
+use crate::config::route::matching::HostMatch;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;

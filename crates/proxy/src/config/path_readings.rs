@@ -8,7 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::plain_path::{is_plain, trimmed};
-use crate::config::route::escape;
+use crate::config::route::matching::escape;
 
 /// What `decide` says about a path, however it is read. It allocates unless the path is plain.
 ///
