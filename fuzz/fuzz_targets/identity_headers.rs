@@ -22,6 +22,11 @@ mod outgoing;
 #[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
+/// Where `outgoing` looks for it.
+mod telemetry {
+    pub(crate) use super::trace_context;
+}
+
 use outgoing::Outgoing;
 
 /// What the proxy itself says of the client.
