@@ -187,7 +187,7 @@ pub struct Results {
     pub scenarios: Vec<Scenario>,
     /// What came of holding the figures against budgets and a baseline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verdicts: Vec<crate::budgets::Verdict>,
+    pub verdicts: Vec<crate::verdict::Verdict>,
     /// Of the headline scenario.
     #[serde(flatten)]
     pub headline: Summary,
