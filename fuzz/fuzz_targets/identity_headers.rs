@@ -23,6 +23,11 @@ mod outgoing;
 #[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
+/// Where `outgoing` looks for it.
+mod telemetry {
+    pub(crate) use super::trace_context;
+}
+
 use outgoing::Outgoing;
 
 /// The proxy's own statement about the client.

@@ -11,10 +11,11 @@
 //! Figures with fewer than three valid runs on either side are not compared: they have no spread that
 //! says anything.
 
-use crate::budgets::{Finding, Verdict, number};
+use crate::budgets::number;
 use crate::failure::{Failure, Kind, Result};
 use crate::results::{Results, SCHEMA, figure};
 use crate::stats::{Figures, SUBJECT, Spread, Summary};
+use crate::verdict::{Finding, Verdict};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -11,6 +11,7 @@
 pub mod args;
 pub mod baseline;
 pub mod budgets;
+pub mod command;
 mod cpus;
 pub mod failure;
 pub mod interrupt;
@@ -27,8 +28,9 @@ pub mod seeds;
 pub mod stats;
 pub mod sweep;
 pub mod tools;
+pub mod verdict;
 
-pub use args::Bench;
+pub use command::Bench;
 pub use failure::{Failure, Kind, OrFail, Result};
 
 /// Runs one study.
@@ -36,13 +38,13 @@ pub use failure::{Failure, Kind, OrFail, Result};
 /// # Errors
 /// The study could not be run, was interrupted, or found what it must report ([`Kind::Findings`]).
 pub fn run(bench: &Bench) -> Result<()> {
-    if !matches!(bench.study, args::Study::Report(_)) {
+    if !matches!(bench.study, command::Study::Report(_)) {
         janitor::start()?;
     }
     match &bench.study {
-        args::Study::Pair(options) => pair::run(options),
-        args::Study::Seeds(options) => seeds::run(options),
-        args::Study::Sweep(options) => sweep::run(options),
-        args::Study::Report(options) => report::command::run(options),
+        command::Study::Pair(options) => pair::run(options),
+        command::Study::Seeds(options) => seeds::run(options),
+        command::Study::Sweep(options) => sweep::run(options),
+        command::Study::Report(options) => report::command::run(options),
     }
 }

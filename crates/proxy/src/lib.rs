@@ -1,10 +1,10 @@
-//! The sidecar. Its folders stand in call order, from the top:
+//! The sidecar. A folder imports only those below it (`floors.txt`), and a request comes down the same stairs:
 //!
 //! `run` starts everything. `admin` answers operators, `dns` the application's questions, `export` tells a collector of traces,
-//! `control` brings the configuration. A request comes down from `listener`, which accepts, to `serve`, which knows the entrance by which
-//! a connection came, and `http` or `tcp`, which carry it. `decision` says where it goes, with the routes and policies of
-//! `config` and the endpoint that `balance` chooses; `upstream` lends the connection there, `filter` edits the request,
-//! `telemetry` remembers. `codec` reads what the network sends.
+//! `control` brings the configuration. `listener` accepts, `serve` knows the entrance by which a connection came, and `http` or
+//! `tcp` carries it. `decision` says whether and where it goes. A `worker` has destinations, whose endpoints `balance` chooses, and
+//! pools of connections, which `upstream` lends. `context` is what all code of a worker knows, `config` what is in force, `filter` what
+//! is done to a request. `telemetry` remembers, and `codec` reads what the network sends.
 
 #![allow(
     unreachable_pub,

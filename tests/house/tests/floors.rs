@@ -17,6 +17,26 @@ fn of_the_proxy() {
     holds("proxy");
 }
 
+#[test]
+fn of_the_controller() {
+    holds("control");
+}
+
+#[test]
+fn of_the_part_for_kubernetes() {
+    holds("kube");
+}
+
+#[test]
+fn of_the_command() {
+    holds("cli");
+}
+
+#[test]
+fn of_the_lab() {
+    holds("bench");
+}
+
 fn found(floors: &str, files: &[(&str, &str)]) -> String {
     let text = |(name, text): &(&str, &str)| (PathBuf::from(name), (*text).to_owned());
     let texts: BTreeMap<_, _> = files.iter().map(text).collect();

@@ -3,10 +3,11 @@
 use super::Options;
 use super::scenario::{self, HEADLINE};
 use crate::baseline;
-use crate::budgets::{Budgets, Verdict};
+use crate::budgets::Budgets;
 use crate::failure::{Failure, Kind, Result};
 use crate::results::Results;
 use crate::tools;
+use crate::verdict::Verdict;
 use std::path::PathBuf;
 
 /// Where budgets are unless a file is named.

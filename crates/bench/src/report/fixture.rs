@@ -2,9 +2,9 @@
 
 use super::env::Environment;
 use super::histograms;
-use crate::budgets::{Finding, Verdict};
 use crate::results::{Results, SCHEMA, Sample, Scenario, Series, figure};
 use crate::stats::Summary;
+use crate::verdict::{Finding, Verdict};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 

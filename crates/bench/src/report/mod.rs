@@ -37,10 +37,10 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use crate::budgets::Verdict;
 use crate::failure::{Failure, OrFail, Result};
 use crate::results::{Results, SCHEMA, Sample, Scenario};
 use crate::stats::Summary;
+use crate::verdict::Verdict;
 use progress::Progress;
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! One mesh, started and asked as anybody would: by `tulle up`, `tulle status` and `tulle down`.
 
-use super::round::Plane;
+use super::plane::Plane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::{self, Thing, Watch};

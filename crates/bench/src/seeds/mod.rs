@@ -16,6 +16,7 @@ mod limit;
 mod load;
 mod mesh;
 mod oha;
+mod plane;
 mod proof;
 mod round;
 mod sample;
@@ -269,20 +270,20 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Tulle and Envoy with each share, and no sidecars once: there is nothing to limit.
 fn rounds(options: &Options) -> Vec<Round> {
-    let limited = |plane: round::Plane| {
+    let limited = |plane: plane::Plane| {
         let shares = options.shares().into_iter();
         shares.map(move |share| Round {
             plane,
             shares: vec![share],
         })
     };
-    let mut rounds: Vec<Round> = limited(round::Plane::Tulle).collect();
+    let mut rounds: Vec<Round> = limited(plane::Plane::Tulle).collect();
     if options.vs.contains(&Peer::Envoy) {
-        rounds.extend(limited(round::Plane::Envoy));
+        rounds.extend(limited(plane::Plane::Envoy));
     }
     if options.vs.contains(&Peer::None) {
         rounds.push(Round {
-            plane: round::Plane::None,
+            plane: plane::Plane::None,
             shares: options.shares(),
         });
     }

@@ -3,6 +3,7 @@
 use super::app::{self, Programs, Settings};
 use super::load::{Generator, Order};
 use super::mesh::{self, Mesh, Start, Status};
+use super::plane::{Plane, SIDECARS};
 use super::sample;
 use super::watch::{Target, Watch};
 use super::{
@@ -22,34 +23,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The workloads that have a sidecar.
-pub(super) const SIDECARS: [&str; 2] = ["gateway", "ratings"];
 /// The ingress's proxy in `tulle status`.
 const INGRESS: &str = "gateway.ingress";
 /// How long the first request through a path may take to be answered.
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
-
-/// Which sidecars.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plane {
-    /// `tulle-proxy`.
-    Tulle,
-    /// Envoy.
-    Envoy,
-    /// No sidecars.
-    None,
-}
-
-impl Plane {
-    /// Returns the peer's name in results.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Tulle => crate::stats::SUBJECT,
-            Self::Envoy => "envoy",
-            Self::None => "none",
-        }
-    }
-}
 
 /// One mesh.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::Path;
 use super::load::Measured;
-use super::round::{Plane, SIDECARS};
+use super::plane::{Plane, SIDECARS};
 use super::watch::Record;
 use crate::results::{Sample, figure};
 

@@ -1,12 +1,12 @@
 //! One gateway: a proxy on the host that listens for clients outside the mesh.
 
 use super::context::Context;
-use super::ports;
+use super::ports::{self, addresses};
 use super::proxy::{Description, RunningProxy};
 use super::state;
 use crate::failure::Result;
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -149,53 +149,5 @@ impl Unit {
         if *state != before {
             self.context.changed.notify_one();
         }
-    }
-}
-
-/// Every address with every port; two listeners of one port share a socket.
-pub(crate) fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
-    let mut hosts: Vec<IpAddr> = spec.addresses.iter().map(|a| a.value).collect();
-    if hosts.is_empty() {
-        hosts.push(LOCALHOST);
-    }
-    let mut ports: Vec<u16> = spec.listeners.iter().map(|l| l.port).collect();
-    ports.sort_unstable();
-    ports.dedup();
-    hosts
-        .iter()
-        .flat_map(|ip| ports.iter().map(|port| SocketAddr::new(*ip, *port)))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tulle_model::manifest::{GatewayAddress, ListenerSpec};
-
-    #[test]
-    fn a_port_is_bound_once_on_each_address() {
-        let listener = |name: &str, port| ListenerSpec {
-            name: name.into(),
-            port,
-            protocol: "HTTP".into(),
-            hostname: None,
-            ..ListenerSpec::default()
-        };
-        let mut spec = GatewaySpec {
-            gateway_class_name: "tulle".into(),
-            infrastructure: None,
-            listeners: vec![listener("a", 80), listener("b", 80), listener("c", 81)],
-            ..GatewaySpec::default()
-        };
-        let text = |spec: &GatewaySpec| {
-            let all: Vec<String> = addresses(spec).iter().map(ToString::to_string).collect();
-            all.join(" ")
-        };
-        assert_eq!(text(&spec), "127.0.0.1:80 127.0.0.1:81");
-        spec.addresses.push(GatewayAddress {
-            kind: None,
-            value: "::1".parse().unwrap(),
-        });
-        assert_eq!(text(&spec), "[::1]:80 [::1]:81");
     }
 }

@@ -2,7 +2,6 @@
 //! their ports among workers (`SO_REUSEPORT`), so those of two meshes of one user would silently
 //! share the clients, and a probe would be answered by a stranger.
 
-use super::gateway::addresses;
 use super::state::Mode;
 use crate::failure::{Failure, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
@@ -11,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use tulle_model::manifest::Object;
+use tulle_model::manifest::{GatewaySpec, Object};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -159,11 +158,27 @@ fn wanted(object: &Object, mode: Mode) -> Vec<SocketAddr> {
     }
 }
 
+/// Every address with every port; two listeners of one port share a socket.
+pub(crate) fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
+    let mut hosts: Vec<IpAddr> = spec.addresses.iter().map(|a| a.value).collect();
+    if hosts.is_empty() {
+        hosts.push(LOCALHOST);
+    }
+    let mut ports: Vec<u16> = spec.listeners.iter().map(|l| l.port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    hosts
+        .iter()
+        .flat_map(|ip| ports.iter().map(|port| SocketAddr::new(*ip, *port)))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::net::Ipv6Addr;
+    use tulle_model::manifest::{GatewayAddress, ListenerSpec};
 
     #[test]
     fn ports_are_not_those_of_outgoing_connections_and_not_given_twice() {
@@ -226,5 +241,32 @@ mod tests {
             assert!(std::time::Instant::now() < end, "{why}");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn a_port_is_bound_once_on_each_address() {
+        let listener = |name: &str, port| ListenerSpec {
+            name: name.into(),
+            port,
+            protocol: "HTTP".into(),
+            hostname: None,
+            ..ListenerSpec::default()
+        };
+        let mut spec = GatewaySpec {
+            gateway_class_name: "tulle".into(),
+            infrastructure: None,
+            listeners: vec![listener("a", 80), listener("b", 80), listener("c", 81)],
+            ..GatewaySpec::default()
+        };
+        let text = |spec: &GatewaySpec| {
+            let all: Vec<String> = addresses(spec).iter().map(ToString::to_string).collect();
+            all.join(" ")
+        };
+        assert_eq!(text(&spec), "127.0.0.1:80 127.0.0.1:81");
+        spec.addresses.push(GatewayAddress {
+            kind: None,
+            value: "::1".parse().unwrap(),
+        });
+        assert_eq!(text(&spec), "[::1]:80 [::1]:81");
     }
 }

@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::plain_path::{self, Reading};
-use crate::config::route::HostMatch;
+use crate::config::route::matching::HostMatch;
 use regex::bytes::Regex;
 use std::cell::OnceCell;
 use tulle_model::letter_case::folded;

@@ -1,7 +1,7 @@
 //! Routes connections to a service by the server name in their TLS hello, or by port alone (Gateway
 //! API TLSRoute and TCPRoute).
 
-use crate::config::route::HostMatch;
+use crate::config::route::matching::HostMatch;
 use std::cmp::Reverse;
 use tulle_model::resource::{Target, TcpRoute, TlsRoute};
 

@@ -1,7 +1,7 @@
 //! Compiled rules about destinations outside the mesh that workloads may reach.
 
 use crate::config::conditions::{Conditions, Request};
-use crate::config::route::HostMatch;
+use crate::config::route::matching::HostMatch;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;

@@ -8,7 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::plain_path::{is_plain, trimmed};
-use crate::config::route::escape;
+use crate::config::route::matching::escape;
 
 /// Returns the decision about a path if it is the same for all readings. It allocates unless the
 /// path is plain.

@@ -1,7 +1,6 @@
 //! Fault injection: a share of requests is delayed, a share aborted.
 
 use crate::telemetry::reason::{Answer, Failure, Reason};
-use crate::worker::Worker;
 use std::time::Duration;
 use tulle_model::resource;
 
@@ -40,16 +39,16 @@ impl Fault {
     }
 
     /// Returns how long to delay this request.
-    pub fn delay(&self, worker: &Worker) -> Option<Duration> {
-        (!self.delay.is_zero() && hits(worker, self.delay_ppm)).then_some(self.delay)
+    pub fn delay(&self, random: impl FnOnce() -> u64) -> Option<Duration> {
+        (!self.delay.is_zero() && hits(random, self.delay_ppm)).then_some(self.delay)
     }
 
     /// Decides whether this request is aborted.
     ///
     /// # Errors
     /// It is aborted.
-    pub fn abort(&self, worker: &Worker) -> Result<(), Failure> {
-        if !hits(worker, self.abort_ppm) {
+    pub fn abort(&self, random: impl FnOnce() -> u64) -> Result<(), Failure> {
+        if !hits(random, self.abort_ppm) {
             return Ok(());
         }
         let failure = Failure::new(Reason::FaultInjected, "aborted by a fault of the route");
@@ -60,7 +59,7 @@ impl Fault {
     }
 }
 
-/// Whether a share of the requests includes this one.
-pub fn hits(worker: &Worker, ppm: u32) -> bool {
-    ppm > 0 && (ppm >= WHOLE || worker.random() % u64::from(WHOLE) < u64::from(ppm))
+/// Whether a share of the requests includes this one, by a random number.
+pub fn hits(random: impl FnOnce() -> u64, ppm: u32) -> bool {
+    ppm > 0 && (ppm >= WHOLE || random() % u64::from(WHOLE) < u64::from(ppm))
 }

@@ -1,8 +1,9 @@
 //! The filters of a route (or of an inbound rule), compiled, in their order. They edit a request
 //! before it goes on, and its response.
 //!
-//! `run` goes as far as it can without waiting. It stops where a filter has to wait, and ends with
-//! a failure where a filter answers in place of the upstream.
+//! `run` goes as far as edits suffice. It stops with an effect where a filter wants more (a delay, a question to
+//! another service, a copy), which `http/exchange/filters.rs` executes, and ends with a failure where a filter answers
+//! in place of the upstream. Filters know no worker, no connection and no other request.
 
 pub(crate) mod cors;
 pub(crate) mod ext_authz;
@@ -13,18 +14,15 @@ pub(crate) mod mirror;
 pub(crate) mod rate_limit;
 pub(crate) mod redirect;
 
-use crate::decision::Scope;
 use crate::filter::cors::Cors;
 use crate::filter::ext_authz::ExternalAuth;
 use crate::filter::fault::Fault;
 use crate::filter::header_edit::{Draft, HeaderEdit};
 use crate::filter::jwt::Jwt;
-use crate::filter::mirror::{Copies, Mirror};
+use crate::filter::mirror::Mirror;
 use crate::filter::rate_limit::RateLimit;
 use crate::filter::redirect::{Redirect, Rewrite};
 use crate::telemetry::reason::{Answer, Failure, Reason};
-use crate::worker::{Config, Worker};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tulle_http1::is_field_value;
@@ -45,7 +43,7 @@ enum Step {
     ResponseHeaders(HeaderEdit),
     Redirect(Redirect),
     Rewrite(Rewrite),
-    Mirror(Mirror),
+    Mirror(Arc<Mirror>),
     Cors(Cors),
     Delay(Arc<Fault>),
     Abort(Arc<Fault>),
@@ -57,32 +55,26 @@ enum Step {
 
 /// A request among its filters.
 pub struct Passing<'a> {
-    /// The worker that carries it.
-    pub worker: &'a Rc<Worker>,
-    /// The configuration that decided about it.
-    pub config: &'a Rc<Config>,
-    /// Where it came in.
-    pub scope: &'a Scope,
+    /// Random numbers.
+    pub random: &'a dyn Fn() -> u64,
+    /// Returns scheme and port as the client sees them.
+    pub entry: (&'static str, u16),
     /// The request as it will be forwarded.
     pub draft: Draft<'a>,
     /// Length of the path's prefix that the rule has matched.
     pub matched: usize,
-    /// Whether the draft has its whole body.
-    pub whole: bool,
-    /// Whether it asks for another protocol.
-    pub upgrade: bool,
     /// Edits of its response.
     pub response: &'a mut Option<Box<ResponseEdits>>,
-    /// Copies of the request for mirrors.
-    pub copies: &'a mut Option<Box<Copies>>,
 }
 
-/// Why a request cannot go on at once.
-pub enum Wait {
+/// What a filter wants done that is more than an edit. Who runs the filters does it, and goes on behind the filter.
+pub enum Effect {
     /// It is delayed on purpose.
     Delay(Duration),
     /// Another service is asked about it.
     Ask(Arc<ExternalAuth>),
+    /// A copy of it goes to another service.
+    Copy(Arc<Mirror>),
 }
 
 /// Edits of a response's head.
@@ -152,8 +144,7 @@ impl Filters {
         })
     }
 
-    /// Runs a request through the filters from `at` on, until one has to wait; `None`: it passed
-    /// all.
+    /// Takes a request from filter `at` on as far as edits suffice; `None`: through.
     ///
     /// # Errors
     /// A filter answers in place of the upstream.
@@ -161,14 +152,14 @@ impl Filters {
         self: &Arc<Self>,
         at: &mut usize,
         passing: &mut Passing<'_>,
-    ) -> Result<Option<Wait>, Failure> {
+    ) -> Result<Option<Effect>, Failure> {
         let mut begin = 0;
         if let Some(first) = &self.first {
             begin = first.steps.len();
             if *at < begin
-                && let Some(wait) = first.run(at, passing)?
+                && let Some(effect) = first.run(at, passing)?
             {
-                return Ok(Some(wait));
+                return Ok(Some(effect));
             }
         }
         if *at == begin && self.edits_responses {
@@ -176,8 +167,8 @@ impl Filters {
         }
         while let Some(step) = self.steps.get(*at - begin) {
             *at += 1;
-            if let Some(wait) = step.run(passing)? {
-                return Ok(Some(wait));
+            if let Some(effect) = step.run(passing)? {
+                return Ok(Some(effect));
             }
         }
         Ok(None)
@@ -196,7 +187,7 @@ impl Step {
             Filter::ResponseHeaders(edit) => Self::ResponseHeaders(HeaderEdit::compile(edit)?),
             Filter::Redirect(redirect) => Self::Redirect(Redirect::compile(redirect, by_prefix)?),
             Filter::Rewrite(rewrite) => Self::Rewrite(Rewrite::compile(rewrite, by_prefix)?),
-            Filter::Mirror(mirror) => Self::Mirror(Mirror::compile(mirror)?),
+            Filter::Mirror(mirror) => Self::Mirror(Arc::new(Mirror::compile(mirror)?)),
             Filter::Cors(cors) => Self::Cors(Cors::compile(cors)?),
             Filter::Fault(fault) => {
                 let fault = Arc::new(Fault::compile(fault)?);
@@ -214,27 +205,30 @@ impl Step {
         Ok(())
     }
 
-    fn run(&self, passing: &mut Passing<'_>) -> Result<Option<Wait>, Failure> {
+    fn run(&self, passing: &mut Passing<'_>) -> Result<Option<Effect>, Failure> {
         match self {
             Self::RequestHeaders(edit) => edit.apply(&mut passing.draft),
             // This filter edits the response, later.
             Self::ResponseHeaders(_) => {}
             Self::Redirect(redirect) => {
-                let (scheme, port) = passing.scope.entry();
+                let (scheme, port) = passing.entry;
                 return Err(redirect.answer(&passing.draft, passing.matched, scheme, port));
             }
             Self::Rewrite(rewrite) => rewrite.apply(&mut passing.draft, passing.matched),
-            Self::Mirror(mirror) => mirror.copy(passing),
+            Self::Mirror(mirror) if mirror.hits(passing.random) => {
+                return Ok(Some(Effect::Copy(mirror.clone())));
+            }
+            Self::Mirror(_) => {}
             Self::Cors(cors) => {
                 let lines = cors.look_at(&passing.draft)?;
                 let edits = passing.response_edits();
                 edits.cross_origin = true;
                 edits.add.extend(lines);
             }
-            Self::Delay(fault) => return Ok(fault.delay(passing.worker).map(Wait::Delay)),
-            Self::Abort(fault) => fault.abort(passing.worker)?,
+            Self::Delay(fault) => return Ok(fault.delay(passing.random).map(Effect::Delay)),
+            Self::Abort(fault) => fault.abort(passing.random)?,
             Self::RateLimit(limit) => limit.check()?,
-            Self::ExternalAuth(filter) => return Ok(Some(Wait::Ask(filter.clone()))),
+            Self::ExternalAuth(filter) => return Ok(Some(Effect::Ask(filter.clone()))),
             Self::Jwt(jwt) => jwt.check(&mut passing.draft, SystemTime::now())?,
             Self::Respond(respond) => return Err(answer(respond)),
         }

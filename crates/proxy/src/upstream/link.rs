@@ -5,10 +5,10 @@ use crate::upstream::http2::Http2Stream;
 use crate::upstream::mux::MuxStream;
 use crate::upstream::outside_tls::OutsideTls;
 use crate::upstream::tls_stream::TlsStream;
-use crate::upstream::tunnel::Tunnel;
+use std::any::Any;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::SystemTime;
 use tokio::io::{AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -218,7 +218,7 @@ impl Link {
     /// Whether a connection that is expected to be silent still is. It costs no system call unless
     /// the event loop has seen something on it.
     pub fn is_quiet(&mut self) -> bool {
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         let tcp = match self {
             Self::Tcp(stream) => stream,
             Self::Tls(stream) => {
@@ -254,6 +254,57 @@ impl Link {
             Self::Http2(stream) => stream.reset(),
             Self::Closed => {}
         }
+    }
+}
+
+/// A tunnel through an egress gateway, after the gateway's answer.
+pub struct Tunnel {
+    /// Returns the link to the gateway.
+    link: Link,
+    /// Bytes that came right behind the answer.
+    received: Buf,
+    /// Counts as long as the tunnel lasts.
+    _lease: Box<dyn Any>,
+}
+
+impl Tunnel {
+    /// A way over `link`, which `lease` has lent.
+    pub fn new(link: Link, received: Buf, lease: Box<dyn Any>) -> Self {
+        Self {
+            link,
+            received,
+            _lease: lease,
+        }
+    }
+
+    /// See [`Link::poll_read`].
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
+        if self.received.is_empty() {
+            return self.link.poll_read(cx, buf);
+        }
+        let count = self.received.len();
+        buf.extend_from_slice(self.received.as_slice());
+        self.received.release();
+        Poll::Ready(Ok(count))
+    }
+
+    /// See [`Link::peer_not_after`]; the peer is the gateway.
+    pub fn peer_not_after(&self) -> Option<SystemTime> {
+        self.link.peer_not_after()
+    }
+
+    /// Returns the link to the gateway.
+    pub fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// See [`Link::is_quiet`]. Only a read tells that a stream has ended.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.poll_read(&mut cx, &mut Buf::new()).is_pending()
     }
 }
 

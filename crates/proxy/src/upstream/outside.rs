@@ -3,7 +3,7 @@
 
 use super::link::Link;
 use super::outside_tls::OutsideTls;
-use super::tunnel::Tunnel;
+use super::tunnel;
 use super::{Lease, Upstream};
 use crate::config::egress_rule::Way;
 use crate::context::WorkerContext;
@@ -85,8 +85,7 @@ pub async fn connect(
                 .upgrade()
                 .ok_or_else(|| Failure::new(Reason::ConnectFailed, "this context has ended"))?;
             let lease = gateways.lease(gateway).await?;
-            let tunnel = Tunnel::open(context, lease, gateway, &authority).await?;
-            Link::Tunnel(Box::new(tunnel))
+            tunnel::open(context, lease, gateway, &authority).await?
         }
         None => Link::Tcp(upstream.dial(context).await?),
     };

@@ -1,112 +1,74 @@
 //! A way through an egress gateway: the sidecar asks by HTTP CONNECT, then the bytes are the server's.
 
 use super::Lease;
-use super::link::Link;
+use super::link::{Link, Tunnel};
 use crate::config::head_limits;
 use crate::context::WorkerContext;
 use crate::telemetry::reason::{Failure, Reason};
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll, Waker};
-use std::time::SystemTime;
+use std::task::Poll;
 use tulle_http1::{Method, Parsed};
 use tulle_model::resource::Target;
 use tulle_net::Buf;
 
-/// A tunnel through an egress gateway, after the gateway's answer.
-pub struct Tunnel {
-    lease: Lease,
-    /// Bytes that came right behind the answer.
-    received: Buf,
-}
-
-impl Tunnel {
-    /// Asks an endpoint of the gateway for a way to `authority`.
-    ///
-    /// # Errors
-    /// The gateway refuses.
-    pub async fn open(
-        context: &WorkerContext,
-        mut lease: Lease,
-        gateway: &Target,
-        authority: &str,
-    ) -> Result<Self, Failure> {
-        let cut = |e: io::Error| {
-            let text = format!("egress gateway {}: {e}", gateway.service);
-            Failure::new(Reason::UpstreamReset, text)
-        };
-        let request = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n");
-        send(&mut lease.link, request.as_bytes())
+/// Asks an endpoint of the gateway for a way to `authority`.
+///
+/// # Errors
+/// The gateway refuses.
+pub async fn open(
+    context: &WorkerContext,
+    mut lease: Lease,
+    gateway: &Target,
+    authority: &str,
+) -> Result<Link, Failure> {
+    let cut = |e: io::Error| {
+        let text = format!("egress gateway {}: {e}", gateway.service);
+        Failure::new(Reason::UpstreamReset, text)
+    };
+    let request = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n");
+    send(&mut lease.link, request.as_bytes())
+        .await
+        .map_err(cut)?;
+    let limits = head_limits::of_mesh(&context.snapshot().mesh, true);
+    let mut received = Buf::new();
+    loop {
+        let count = poll_fn(|cx| lease.link.poll_read(cx, &mut received))
             .await
             .map_err(cut)?;
-        let limits = head_limits::of_mesh(&context.snapshot().mesh, true);
-        let mut received = Buf::new();
-        loop {
-            let count = poll_fn(|cx| lease.link.poll_read(cx, &mut received))
-                .await
-                .map_err(cut)?;
-            if count == 0 {
-                return Err(cut(io::ErrorKind::UnexpectedEof.into()));
+        if count == 0 {
+            return Err(cut(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let parsed = tulle_http1::parse_response(received.as_slice(), &limits, Method::Connect);
+        match parsed {
+            Ok(Parsed::Partial) => {}
+            Ok(Parsed::Complete(head)) if (200..300).contains(&head.status) => {
+                received.consume(head.len);
+                let link = std::mem::replace(&mut lease.link, Link::Closed);
+                let tunnel = Tunnel::new(link, received, Box::new(lease));
+                return Ok(Link::Tunnel(Box::new(tunnel)));
             }
-            let parsed = tulle_http1::parse_response(received.as_slice(), &limits, Method::Connect);
-            match parsed {
-                Ok(Parsed::Partial) => {}
-                Ok(Parsed::Complete(head)) if (200..300).contains(&head.status) => {
-                    received.consume(head.len);
-                    return Ok(Self { lease, received });
-                }
-                Ok(Parsed::Complete(head)) => {
-                    let bytes = received.as_slice().get(..head.len).unwrap_or_default();
-                    let mut fields = tulle_http1::headers(bytes);
-                    let reason = fields.find(|(n, _)| n.eq_ignore_ascii_case(b"x-tulle-reason"));
-                    let reason = reason.map_or("-".into(), |(_, v)| String::from_utf8_lossy(v));
-                    let denied = matches!(head.status, 403);
-                    let text = format!(
-                        "egress gateway {} refuses {authority}: {} {reason}",
-                        gateway.service, head.status
-                    );
-                    let reason = match denied {
-                        true => Reason::EgressDenied,
-                        false => Reason::ConnectFailed,
-                    };
-                    return Err(Failure::new(reason, text));
-                }
-                Err(bad) => {
-                    let text = format!("egress gateway {}: {bad}", gateway.service);
-                    return Err(Failure::new(Reason::BadResponse, text));
-                }
+            Ok(Parsed::Complete(head)) => {
+                let bytes = received.as_slice().get(..head.len).unwrap_or_default();
+                let mut fields = tulle_http1::headers(bytes);
+                let reason = fields.find(|(n, _)| n.eq_ignore_ascii_case(b"x-tulle-reason"));
+                let reason = reason.map_or("-".into(), |(_, v)| String::from_utf8_lossy(v));
+                let denied = matches!(head.status, 403);
+                let text = format!(
+                    "egress gateway {} refuses {authority}: {} {reason}",
+                    gateway.service, head.status
+                );
+                let reason = match denied {
+                    true => Reason::EgressDenied,
+                    false => Reason::ConnectFailed,
+                };
+                return Err(Failure::new(reason, text));
+            }
+            Err(bad) => {
+                let text = format!("egress gateway {}: {bad}", gateway.service);
+                return Err(Failure::new(Reason::BadResponse, text));
             }
         }
-    }
-
-    /// See [`Link::poll_read`].
-    ///
-    /// # Errors
-    /// The connection broke.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Buf) -> Poll<io::Result<usize>> {
-        if self.received.is_empty() {
-            return self.lease.link.poll_read(cx, buf);
-        }
-        let count = self.received.len();
-        buf.extend_from_slice(self.received.as_slice());
-        self.received.release();
-        Poll::Ready(Ok(count))
-    }
-
-    /// See [`Link::peer_not_after`]; the peer is the gateway.
-    pub fn peer_not_after(&self) -> Option<SystemTime> {
-        self.lease.link.peer_not_after()
-    }
-
-    /// Returns the link to the gateway.
-    pub fn link(&mut self) -> &mut Link {
-        &mut self.lease.link
-    }
-
-    /// See [`Link::is_quiet`]. Only a read tells that a stream has ended.
-    pub fn is_quiet(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.poll_read(&mut cx, &mut Buf::new()).is_pending()
     }
 }
 

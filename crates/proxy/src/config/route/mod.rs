@@ -2,11 +2,11 @@
 //! HTTPRoute).
 
 mod index;
-mod matching;
+pub(crate) mod matching;
 #[cfg(test)]
 mod properties;
 
-pub use matching::{HostMatch, PathPattern, Request, ValuePattern, escape};
+pub use matching::{HostMatch, PathPattern, Request, ValuePattern};
 
 use crate::codec::plain_path;
 use crate::config::authz;

@@ -4,8 +4,8 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::{Asker, Verdict, content};
+use crate::codec::answered::Answered;
 use crate::filter::header_edit::Draft;
-use crate::http::call::Answered;
 use crate::telemetry::reason::{Answer, Failure, Reason};
 use prost::Message;
 use std::collections::BTreeMap;

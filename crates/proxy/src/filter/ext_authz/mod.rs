@@ -1,19 +1,15 @@
-//! External authorization: another service decides whether a request goes on. It speaks Envoy's
-//! ext_authz over HTTP, where 200 allows and any other status is the answer, or over gRPC
-//! (`ext_authz/grpc.rs`).
+//! Another service decides whether a request goes on: Envoy's ext_authz over HTTP, where 200 lets
+//! it pass and any other status is the answer, or over gRPC (`ext_authz/grpc.rs`). `http/auth_call.rs` asks.
 //!
 //! If the service does not answer, the request is refused, unless the filter says that it fails
 //! open.
 
 mod grpc;
 
-use crate::balance::Port;
+use crate::codec::answered::{self, Answered};
 use crate::filter::header_edit::Draft;
-use crate::http::call::{self, Answered};
 use crate::telemetry::reason::{Answer, Failure, Reason};
-use crate::worker::{Config, Worker};
 use std::net::IpAddr;
-use std::rc::Rc;
 use std::time::Duration;
 use tulle_http1::{Method, is_field_name, write_line};
 use tulle_model::resource::{self, is_protected_header};
@@ -51,10 +47,10 @@ pub struct Asker {
 }
 
 /// Header fields, names in lower case.
-type Fields = Vec<(String, Vec<u8>)>;
+pub type Fields = Vec<(String, Vec<u8>)>;
 
 /// Decision of the service.
-enum Verdict {
+pub enum Verdict {
     /// The request may pass, with these edits of its fields.
     Allowed {
         set: Fields,
@@ -131,24 +127,57 @@ impl ExternalAuth {
         &self.service
     }
 
-    /// Asks about a request and edits its head as the answer says. Returns fields for the response.
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Longest wait for an answer.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The question about a request, and how it is sent.
     ///
     /// # Errors
-    /// The request may not pass; the failure is the answer.
-    pub async fn ask(
+    /// It cannot be asked about that way.
+    pub fn question(
         &self,
-        worker: &Rc<Worker>,
-        config: &Config,
-        draft: &mut Draft<'_>,
+        draft: &Draft<'_>,
         asker: &Asker,
-    ) -> Result<Fields, Failure> {
-        let asking = self.verdict(worker, config, draft, asker);
-        let verdict = tokio::time::timeout(self.timeout, asking).await;
-        let verdict = verdict.unwrap_or_else(|_| {
-            let text = format!("no answer within {:?}", self.timeout);
-            Err(Failure::new(Reason::RequestTimeout, text))
-        });
-        let count = |what| worker.metrics.internal(|i| i.external_auth.add(what, 1));
+    ) -> Result<(StreamKind, Method, Vec<u8>), Failure> {
+        if self.grpc {
+            let request = grpc::request(&self.service, draft, asker, self.body_bytes);
+            return Ok((StreamKind::Http2, Method::Post, request));
+        }
+        let method = Method::from_bytes(draft.method());
+        if method == Method::Connect {
+            let text = "a tunnel (CONNECT) needs a check over gRPC";
+            return Err(Failure::new(Reason::BadRequest, text));
+        }
+        Ok((StreamKind::Http, method, self.request(draft)))
+    }
+
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// It decides nothing.
+    pub fn verdict(&self, answer: Answered) -> Result<Verdict, Failure> {
+        match self.grpc {
+            true => grpc::verdict(&answer),
+            false => self.read(answer),
+        }
+    }
+
+    /// Does to a request what the other service says, or what is done where it cannot be asked. Returns how it is
+    /// counted, and fields for the response.
+    ///
+    /// The failure, if it may not pass, is the answer.
+    pub fn apply(
+        &self,
+        verdict: Result<Verdict, Failure>,
+        draft: &mut Draft<'_>,
+    ) -> (&'static str, Result<Fields, Failure>) {
         match verdict {
             Ok(Verdict::Allowed {
                 set,
@@ -157,71 +186,33 @@ impl ExternalAuth {
                 remove,
                 response,
             }) => {
-                count("allowed");
                 let new = |(name, _): &&(String, Vec<u8>)| draft.field(name).is_none();
                 let absent: Vec<_> = if_absent.iter().filter(new).cloned().collect();
                 self.edit(draft, &set, &[append, absent].concat(), &remove);
-                Ok(response)
+                ("allowed", Ok(response))
             }
             Ok(Verdict::Denied(answer)) => {
-                count("denied");
                 let text = format!("{}: service {} denies it", self.name, self.service);
-                Err(Failure::new(Reason::ExternalDenied, text).answered(answer))
+                let failure = Failure::new(Reason::ExternalDenied, text);
+                ("denied", Err(failure.answered(answer)))
             }
             Err(failure) if self.fail_open => {
-                count("failed_open");
                 tracing::debug!(filter = self.name, %failure, "passes unasked");
                 self.edit(draft, &[], &[], &[]);
-                Ok(Vec::new())
+                ("failed_open", Ok(Vec::new()))
             }
             Err(failure) => {
-                count("failed");
                 let text = format!(
                     "{}: service {} cannot be asked: {failure}",
                     self.name, self.service
                 );
-                Err(Failure::new(Reason::ExternalUnavailable, text))
+                let failure = Failure::new(Reason::ExternalUnavailable, text);
+                ("failed", Err(failure))
             }
         }
     }
 
-    async fn verdict(
-        &self,
-        worker: &Rc<Worker>,
-        config: &Config,
-        draft: &Draft<'_>,
-        asker: &Asker,
-    ) -> Result<Verdict, Failure> {
-        let port = self.find(worker, config)?;
-        if self.grpc {
-            let request = grpc::request(&self.service, draft, asker, self.body_bytes);
-            let kind = StreamKind::Http2;
-            let answer = call::call(worker, &port, kind, Method::Post, &request).await?;
-            return grpc::verdict(&answer);
-        }
-        let method = Method::from_bytes(draft.method());
-        if method == Method::Connect {
-            let text = "a tunnel (CONNECT) needs a check over gRPC";
-            return Err(Failure::new(Reason::BadRequest, text));
-        }
-        let request = self.request(draft);
-        let answer = call::call(worker, &port, StreamKind::Http, method, &request).await?;
-        self.read(answer)
-    }
-
-    fn find(&self, worker: &Worker, config: &Config) -> Result<Rc<Port>, Failure> {
-        let destination = worker.destination(config, &self.service).ok_or_else(|| {
-            let text = format!("service {} does not exist", self.service);
-            Failure::new(Reason::NoService, text)
-        })?;
-        destination.port(self.port).cloned().ok_or_else(|| {
-            let text = format!("service {} has no port {}", self.service, self.port);
-            Failure::new(Reason::NoPort, text)
-        })
-    }
-
-    /// Builds the check request: method, path and host of the request, and the headers it may
-    /// contain.
+    /// The question over HTTP: method, path and host of the request, and the headers that are told.
     fn request(&self, draft: &Draft<'_>) -> Vec<u8> {
         let (path, query) = draft.path_and_query();
         let body = content(draft, self.body_bytes);
@@ -337,7 +328,7 @@ fn content(draft: &Draft<'_>, limit: usize) -> Vec<u8> {
     }
     // A request has a length, or is chunked.
     let mut content = match draft.field("transfer-encoding") {
-        Some(_) => call::unchunk(draft.body()).0,
+        Some(_) => answered::unchunk(draft.body()).0,
         None => draft.body().to_vec(),
     };
     content.truncate(limit);

@@ -2,7 +2,9 @@
 
 use super::{After, Conversation, Exchange, Next};
 use crate::filter::header_edit::Draft;
-use crate::filter::{Passing, Wait};
+use crate::filter::{Effect, Passing};
+use crate::http::auth_call;
+use crate::http::mirror_send::{self, Original};
 use crate::http::relay::End;
 use crate::telemetry::reason::{Failure, Reason};
 use std::future::poll_fn;
@@ -11,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Result of filters; `Ok(None)`: the request goes on.
-type Filtered = Result<Option<Wait>, Failure>;
+type Filtered = Result<Option<Effect>, Failure>;
 
 impl Conversation<'_> {
     /// Runs a request through its filters. `None`: it passed without waiting.
@@ -31,19 +33,28 @@ impl Conversation<'_> {
             return Ok(None);
         };
         let (whole, upgrade) = (relay.is_whole(), relay.is_upgrade());
-        let head = relay.request.len() - relay.body_at_hand();
-        let mut passing = Passing {
-            worker: self.worker,
-            config: &exchange.config,
-            scope: self.scope,
-            draft: Draft::new(&mut relay.request, head),
-            matched: decision.matched,
-            whole,
-            upgrade,
-            response: &mut relay.edits,
-            copies: &mut relay.copies,
-        };
-        filters.run(at, &mut passing)
+        loop {
+            let head = relay.request.len() - relay.body_at_hand();
+            let mut passing = Passing {
+                random: &|| self.worker.random(),
+                entry: self.scope.entry(),
+                draft: Draft::new(&mut relay.request, head),
+                matched: decision.matched,
+                response: &mut relay.edits,
+            };
+            match filters.run(at, &mut passing)? {
+                Some(Effect::Copy(mirror)) => {
+                    let original = Original {
+                        message: relay.request.as_slice(),
+                        whole,
+                        upgrade,
+                    };
+                    let (worker, copies) = (self.worker, &mut relay.copies);
+                    mirror_send::copy(worker, &exchange.config, &mirror, &original, copies);
+                }
+                stopped => return Ok(stopped),
+            }
+        }
     }
 
     /// Waits for filters, or answers in their name. `None`: the request goes on.
@@ -56,7 +67,7 @@ impl Conversation<'_> {
         loop {
             match filtered {
                 Ok(None) => return None,
-                Ok(Some(Wait::Delay(time))) => {
+                Ok(Some(Effect::Delay(time))) => {
                     if let Err(error) = self.pause(time).await {
                         let failure = Failure::new(Reason::ClientClosed, error.to_string());
                         let Exchange {
@@ -69,7 +80,7 @@ impl Conversation<'_> {
                         return Some(Next::Abort);
                     }
                 }
-                Ok(Some(Wait::Ask(filter))) => {
+                Ok(Some(Effect::Ask(filter))) => {
                     if let Err(failure) = self.hold(exchange, filter.body_bytes).await {
                         let Exchange {
                             asked,
@@ -88,7 +99,8 @@ impl Conversation<'_> {
                     let relay = &mut exchange.relay;
                     let head = relay.request.len() - relay.body_at_hand();
                     let mut draft = Draft::new(&mut relay.request, head);
-                    let answer = filter.ask(self.worker, &exchange.config, &mut draft, &asker);
+                    let answer =
+                        auth_call::ask(&filter, self.worker, &exchange.config, &mut draft, &asker);
                     match answer.await {
                         Ok(fields) if fields.is_empty() => {}
                         Ok(fields) => relay.edits.get_or_insert_default().add_told(fields),
@@ -98,6 +110,8 @@ impl Conversation<'_> {
                         }
                     }
                 }
+                // Done as soon as it is wanted.
+                Ok(Some(Effect::Copy(_))) => {}
                 Err(failure) => return Some(self.refuse_exchange(exchange, &failure).await),
             }
             filtered = self.filter(exchange, &mut at);

@@ -9,7 +9,7 @@ use crate::config::head_limits;
 use crate::config::traffic::retry::Policy;
 use crate::context::memory_limit;
 use crate::filter::ResponseEdits;
-use crate::filter::mirror::Copies;
+use crate::http::mirror_send::Copies;
 use crate::telemetry::grpc_status::Answer;
 use crate::telemetry::reason::Reason;
 use crate::upstream::link::Link;
