@@ -197,7 +197,7 @@ impl Worker {
         self.pools.get(key)
     }
 
-    /// Who lends ways to egress gateways.
+    /// Returns the lender of ways to egress gateways.
     pub fn gateways(&self) -> Weak<dyn Gateways> {
         self.this.clone()
     }

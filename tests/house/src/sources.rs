@@ -1,4 +1,4 @@
-//! What each file of a crate imports: `use` declarations and paths in code that begin with `crate` or `super`.
+//! Finds what each file of a crate imports: `use` declarations and paths in code that begin with `crate` or `super`.
 //!
 //! Comments, strings and modules of tests count for nothing, and neither does `mod x;`: a module names its parts
 //! without using them.
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The sources of a crate.
 #[derive(Default)]
 pub struct Sources {
-    /// What they import.
+    /// Their imports.
     pub imports: Vec<Import>,
     /// Path in the crate of each module, and its file under `src`.
     files: BTreeMap<Vec<String>, String>,

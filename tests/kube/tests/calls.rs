@@ -148,7 +148,7 @@ fn any_port_of_a_pod(cluster: &Cluster) {
         &["bookinfo", "fetch", &metrics],
     );
     assert!(scraped.1.contains("tulle_config_generation"), "{scraped:?}");
-    // What the application shows nobody stays hidden, and where nobody listens nobody answers.
+    // A port on loopback stays hidden, and a port without a listener answers nobody.
     for port in [9092, 9999] {
         let said = talk(cluster, &at(port));
         assert!(said.starts_with("503"), "{port}: {said}");

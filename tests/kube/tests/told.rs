@@ -1,5 +1,5 @@
-//! What is wrong is said: objects that are not in force, certificates that cannot be shown, keys that nobody
-//! reads, routes of which one is not heard. What is right though it looks odd is not.
+//! `tulle check` names objects without effect, certificates and keys that cannot be used, and routes that conflict.
+//! It does not name what only looks odd.
 
 #![allow(clippy::unwrap_used)]
 

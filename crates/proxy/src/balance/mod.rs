@@ -43,7 +43,7 @@ const CONNECT_TRIES: usize = 3;
 /// Ports kept of those that a destination does not name. An application may try all there are.
 const MOST_UNNAMED: usize = 8;
 
-/// A destination with this context's pools and counters.
+/// A destination with this worker's pools and counters.
 pub struct Destination {
     /// The service.
     pub service: Arc<Service>,
@@ -269,7 +269,7 @@ impl Port {
         self.endpoints.len()
     }
 
-    /// What the contexts know together, if its traffic is configured.
+    /// The state that all workers share, if traffic of this port is configured.
     pub fn shared(&self) -> Option<&Arc<Shared>> {
         self.shared.as_ref()
     }

@@ -33,7 +33,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Default)]
 pub struct Admission(Rc<RefCell<Ledger<Occupant>>>);
 
-/// What takes a place.
+/// A connection, or a stream that counts as one.
 #[derive(Clone)]
 enum Occupant {
     Connection(Watch),

@@ -1,4 +1,5 @@
-//! What a worker knows and counts, whatever it serves: the clock, the snapshot in force, counters, and what waits for its end.
+//! State that all code of one worker shares: the clock, the snapshot in force, counters, and the tasks that wait
+//! for its end.
 //!
 //! Pools and destinations stand above it (`worker`).
 
@@ -63,7 +64,7 @@ impl Deref for Present {
     }
 }
 
-/// What the code of one worker has in common.
+/// The state that all code of one worker shares.
 pub struct WorkerContext {
     /// Deadlines of all tasks.
     pub deadlines: Rc<Deadlines>,

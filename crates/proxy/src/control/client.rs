@@ -238,7 +238,7 @@ pub struct ControlClient<S: Sink> {
     save_due: Option<Instant>,
 }
 
-/// What was in force last is found by the next start.
+/// The next start finds the configuration that was in force last.
 impl<S: Sink> Drop for ControlClient<S> {
     fn drop(&mut self) {
         self.save_what_is_due();

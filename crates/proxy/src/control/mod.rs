@@ -1,4 +1,4 @@
-//! What the controller, or a file, says, and how it becomes a snapshot for all workers.
+//! Receives configuration from the controller or a file, and turns it into a snapshot for all workers.
 
 pub mod client;
 pub(crate) mod dial;

@@ -1,4 +1,4 @@
-//! What leaves the mesh: which rule lets it, and by which way.
+//! Requests that leave the mesh: which rule allows them, and which way they take.
 
 use super::outbound;
 use super::request::{Asks, Decision, Target};

@@ -1,4 +1,4 @@
-//! Where a connection came in, which determines how its requests are decided.
+//! Decides where requests go. The entrance by which their connection came determines how.
 
 pub(crate) mod egress;
 pub(crate) mod gateway;

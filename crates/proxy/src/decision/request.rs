@@ -1,4 +1,4 @@
-//! What is asked about a request, and what is answered.
+//! A request as a decision sees it, and the decision itself.
 
 use crate::balance::{Port, Steer};
 use crate::config::authz;

@@ -1,3 +1,3 @@
-//! What leaves by itself, without being asked.
+//! Sends telemetry to collectors: traces.
 
 pub(crate) mod spans;

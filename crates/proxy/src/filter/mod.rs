@@ -67,7 +67,7 @@ pub struct Passing<'a> {
     pub response: &'a mut Option<Box<ResponseEdits>>,
 }
 
-/// What a filter wants done that is more than an edit. Who runs the filters does it, and goes on behind the filter.
+/// An action beyond an edit that a filter asks for. Its caller carries the action out, then continues behind the filter.
 pub enum Effect {
     /// It is delayed on purpose.
     Delay(Duration),

@@ -1,4 +1,4 @@
-//! What this proxy says itself: refusals.
+//! Responses of the proxy itself: refusals.
 
 use crate::telemetry::access_log::Ended;
 use crate::telemetry::metrics::Series;

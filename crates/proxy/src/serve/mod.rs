@@ -1,4 +1,5 @@
-//! Connections that were accepted: what they are, by which of the proxy's four entrances they came, and who carries them.
+//! Serves accepted connections: finds out what they carry, by which of the proxy's four entrances they came, and
+//! hands them on.
 
 pub(crate) mod connect;
 pub(crate) mod egress;

@@ -1,6 +1,6 @@
-//! What is remembered of requests and connections: counters, log lines, spans, and the reasons of what failed.
+//! Records of requests and connections: counters, log lines, spans, and the reasons of failures.
 //!
-//! It knows nothing of connections or configuration; who calls it says what happened.
+//! This module knows nothing of connections or configuration; its callers say what happened.
 
 pub mod access_log;
 pub(crate) mod grpc_status;

@@ -34,7 +34,7 @@ pub struct Beyond {
     pub(crate) host: Box<str>,
     /// `Some` if TLS begins here; whether HTTP is inside.
     pub(crate) tls: Option<bool>,
-    /// Who lends a way to an egress gateway.
+    /// Lends ways to egress gateways.
     pub(crate) gateways: Weak<dyn Gateways>,
 }
 

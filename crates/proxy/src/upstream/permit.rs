@@ -1,4 +1,4 @@
-//! What an exchange holds of a port that is guarded.
+//! The place that an exchange holds at a port with limits or a circuit breaker.
 
 use crate::config::traffic::breaker::Probe;
 use crate::config::traffic::limits::Places;

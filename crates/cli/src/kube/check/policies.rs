@@ -215,7 +215,7 @@ mod tests {
             });
             let filter = json!({
                 "kind": "HTTPFilter", "metadata": { "namespace": namespace, "name": "tokens" },
-                "spec": { "jwt": { "providers": [{ "name": "p", "issuer": "https://login.example" }] } },
+                "spec": { "jwt": { "providers": [{ "issuer": "https://login.example" }] } },
             });
             let facts = Facts {
                 accounts: Some(Vec::new()),

@@ -75,7 +75,7 @@ impl Checks {
 pub struct Running(Arc<Checks>);
 
 impl Running {
-    /// What is to be checked.
+    /// Where and how endpoints are checked.
     pub fn checks(&self) -> &Arc<Checks> {
         &self.0
     }
