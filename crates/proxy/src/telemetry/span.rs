@@ -1,5 +1,5 @@
 //! One proxy's part of a traced request: whether there is a span, what it says, and where it waits for the
-//! exporter (`span_export`).
+//! exporter (`export::spans`).
 //!
 //! Who comes with a decision is followed. Without one the first proxy of the mesh on the way decides, and passes
 //! on what it has decided, so that a trace is recorded as a whole or not at all. Spans wait in a ring of their
