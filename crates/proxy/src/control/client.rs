@@ -1066,7 +1066,7 @@ fn fraction() -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::Publisher;
+    use crate::control::publish::Publisher;
 
     #[test]
     fn certificates_are_renewed_in_time_and_not_all_at_once() {
