@@ -13,7 +13,7 @@ const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"]
 /// A line cannot be read; the error says which. `out` may have lines before it.
 pub fn merge(text: &str, out: &mut String) -> Result<(), String> {
     for (number, line) in text.lines().enumerate() {
-        let line = line.trim_matches([' ', '\t']);
+        let line = line.trim_matches([' ', '\t', '\r']);
         let name = match line.strip_prefix('#') {
             Some(comment) => described(comment),
             None if line.is_empty() => Some(None),
@@ -51,7 +51,7 @@ fn sample(line: &str) -> Option<&str> {
         Some(labels) => after_labels(labels)?,
         None => rest.strip_prefix([' ', '\t'])?,
     };
-    let mut words = rest.split_ascii_whitespace();
+    let mut words = rest.split([' ', '\t']).filter(|word| !word.is_empty());
     words.next()?.parse::<f64>().ok()?;
     if let Some(time) = words.next() {
         time.parse::<i64>().ok()?;
@@ -111,6 +111,13 @@ mod tests {
     fn merged(text: &str) -> Result<String, String> {
         let mut out = String::new();
         merge(text, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn carriage_returns_end_lines_and_are_nowhere_else() {
+        assert_eq!(merged("up 0\r \r\ndown 1\r\n").unwrap(), "up 0\ndown 1\n");
+        assert!(merged("up\r0\n").is_err());
+        assert!(merged("up 0\r1\n").is_err());
     }
 
     #[test]

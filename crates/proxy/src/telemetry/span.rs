@@ -1,10 +1,5 @@
-<<<<<<< HEAD
 //! One proxy's part of a traced request: whether there is a span, its contents, and the queue for
-//! the exporter (`span_export`).
-=======
-//! One proxy's part of a traced request: whether there is a span, what it says, and where it waits for the
-//! exporter (`export::spans`).
->>>>>>> lane-floors
+//! the exporter (`export::spans`).
 //!
 //! A decision that comes with a request is followed. Without one the first proxy of the mesh on the
 //! way decides and passes its decision on, so that a trace is recorded as a whole or not at all.
