@@ -1,6 +1,7 @@
 //! One gateway: a proxy on the host that listens for clients outside the mesh.
 
 use super::context::Context;
+use super::fixed_ports::{ADMIN, METRICS};
 use super::ports;
 use super::proxy::{Description, RunningProxy};
 use super::state;
@@ -124,11 +125,12 @@ impl Unit {
                 },
             })
             .collect();
-        let metrics = self.context.free_port(LOCALHOST)?;
-        let admin = self.context.free_port(LOCALHOST)?;
+        // A workload may have the same name; it has no dot in it.
+        let name = format!("gateway.{}", self.name);
+        let metrics = self.context.fixed_port(&name, LOCALHOST, METRICS)?;
+        let admin = self.context.fixed_port(&name, LOCALHOST, ADMIN)?;
         let description = Description {
-            // A workload may have the same name; it has no dot in it.
-            name: format!("gateway.{}", self.name),
+            name,
             identity: self.name.clone(),
             service: None,
             namespace: None,
@@ -136,6 +138,7 @@ impl Unit {
             listeners,
             dns: None,
             metrics: metrics.address(),
+            scraped: metrics.address(),
             admin: admin.address(),
             _reserved: vec![metrics, admin],
         };

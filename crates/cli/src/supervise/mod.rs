@@ -8,6 +8,7 @@
 pub(crate) mod context;
 mod controller;
 mod direct;
+pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
 pub(crate) mod janitor;
 mod lock;
@@ -21,6 +22,7 @@ pub(crate) mod process;
 mod proxy;
 mod site;
 pub(crate) mod state;
+mod targets;
 mod user;
 pub(crate) mod workload;
 
@@ -74,6 +76,7 @@ pub(crate) struct Supervisor {
     phase: watch::Sender<Phase>,
     synced: bool,
     answered: Rc<Cell<bool>>,
+    targets: targets::Targets,
 }
 
 impl Supervisor {
@@ -121,6 +124,7 @@ impl Supervisor {
             phase: watch::Sender::new(Phase::Starting),
             synced: false,
             answered: Rc::default(),
+            targets: targets::Targets::default(),
             context,
         };
         supervisor.publish()?;
@@ -378,7 +382,9 @@ impl Supervisor {
     }
 
     fn publish(&self) -> Result<()> {
-        self.state().write(&self.context.paths)
+        let state = self.state();
+        state.write(&self.context.paths)?;
+        self.targets.write(&state, &self.context.paths)
     }
 }
 
