@@ -21,8 +21,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A gateway that is kept running.
 pub(crate) struct RunningGateway {
-    /// The spec that it was started with.
-    pub(crate) spec: GatewaySpec,
+    sockets: Vec<SocketAddr>,
     state: Rc<RefCell<state::Gateway>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -33,12 +32,13 @@ impl RunningGateway {
     pub(crate) fn start(
         context: &Rc<Context>,
         name: &str,
-        spec: GatewaySpec,
+        spec: &GatewaySpec,
         earlier: Option<JoinHandle<()>>,
     ) -> Self {
+        let sockets = addresses(spec);
         let state = Rc::new(RefCell::new(state::Gateway {
             name: name.to_owned(),
-            listeners: addresses(&spec),
+            listeners: sockets.clone(),
             message: "waiting to start".into(),
             ..state::Gateway::default()
         }));
@@ -46,7 +46,7 @@ impl RunningGateway {
         let unit = Unit {
             context: Rc::clone(context),
             name: name.to_owned(),
-            spec: spec.clone(),
+            sockets: sockets.clone(),
             state: Rc::clone(&state),
         };
         let task = tokio::task::spawn_local(async move {
@@ -63,11 +63,17 @@ impl RunningGateway {
             }
         });
         Self {
-            spec,
+            sockets,
             state,
             stop,
             task,
         }
+    }
+
+    /// Whether it listens where the spec says. Everything else of a spec reaches its proxy as
+    /// configuration, without a restart.
+    pub(crate) fn listens_as(&self, spec: &GatewaySpec) -> bool {
+        self.sockets == addresses(spec)
     }
 
     /// Its present state.
@@ -85,7 +91,7 @@ impl RunningGateway {
 struct Unit {
     context: Rc<Context>,
     name: String,
-    spec: GatewaySpec,
+    sockets: Vec<SocketAddr>,
     state: Rc<RefCell<state::Gateway>>,
 }
 
@@ -112,12 +118,12 @@ impl Unit {
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {
-        for address in addresses(&self.spec) {
-            ports::free(address)?;
+        for address in &self.sockets {
+            ports::free(*address)?;
         }
-        let listeners: Vec<Listener> = addresses(&self.spec)
-            .into_iter()
-            .map(|address| Listener {
+        let sockets = self.sockets.iter();
+        let listeners: Vec<Listener> = sockets
+            .map(|&address| Listener {
                 address,
                 kind: ListenerKind::Gateway {
                     gateway: self.name.clone(),

@@ -301,7 +301,10 @@ impl Supervisor {
         let wanted = self.wanted.gateways();
         let marks = self.wanted.restart_marks("Gateway");
         let changed = |name: &str, running: &RunningGateway| {
-            wanted.get(name) != Some(&running.spec) || self.must_restart(&marks, "gateway", name)
+            let stays = wanted
+                .get(name)
+                .is_some_and(|spec| running.listens_as(spec));
+            !stays || self.must_restart(&marks, "gateway", name)
         };
         let old: Vec<String> = self
             .gateways
@@ -322,7 +325,7 @@ impl Supervisor {
             tracing::info!(gateway = name, "starting");
             self.note_restart(&marks, "gateway", &name);
             let earlier = self.leaving.remove(&("gateway", name.clone()));
-            let running = RunningGateway::start(&self.context, &name, spec, earlier);
+            let running = RunningGateway::start(&self.context, &name, &spec, earlier);
             self.gateways.insert(name, running);
         }
     }

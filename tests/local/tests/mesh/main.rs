@@ -20,6 +20,7 @@ mod isolation;
 mod joined_hosts;
 mod life;
 mod limits;
+mod live_listeners;
 mod loopback;
 mod policy;
 mod replicas;
