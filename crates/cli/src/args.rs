@@ -2,6 +2,7 @@
 
 use crate::examples;
 use crate::kube::args as kube;
+use crate::supervise::ports::Range;
 use crate::supervise::state::DataPlane;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -280,6 +281,10 @@ pub(crate) struct Up {
     /// Address at which other hosts of the mesh reach this one, with --loopback
     #[arg(long, value_name = "IP", requires = "loopback")]
     pub(crate) advertise: Option<IpAddr>,
+    /// With --loopback: ports at which other hosts of the mesh reach this one's Workloads (default:
+    /// any free ones)
+    #[arg(long, value_name = "FIRST-LAST", requires = "loopback")]
+    pub(crate) inbound_ports: Option<Range>,
     /// Time until every service must answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
@@ -544,13 +549,9 @@ pub(crate) struct Join {
     /// Address of the controller
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) controller: String,
-    /// One-time token. As an argument other users of this host can read it until it is spent
-    #[arg(
-        long,
-        env = "TULLE_TOKEN",
-        hide_env_values = true,
-        required_unless_present = "token_file"
-    )]
+    /// One-time token, for the first time only: a host keeps its identity. As an argument other users of
+    /// this host can read it until it is spent
+    #[arg(long, env = "TULLE_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
     /// File with the token; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
@@ -566,6 +567,9 @@ pub(crate) struct Join {
     /// Address of this host that other hosts reach (default: the one used to reach the controller)
     #[arg(long, value_name = "IP")]
     pub(crate) advertise: Option<IpAddr>,
+    /// Ports at which other hosts reach the Workloads of this one (default: any free ones)
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub(crate) inbound_ports: Option<Range>,
     /// Stop by itself after this long, such as 30s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) run_for: Option<Duration>,

@@ -110,6 +110,13 @@ fn purge(paths: &Paths) -> Result<()> {
             return Err(e).or_fail(|| format!("cannot remove {}", directory.display()));
         }
     }
+    for file in [paths.fixed_ports(), paths.host_identity()] {
+        if let Err(e) = std::fs::remove_file(&file)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(e).or_fail(|| format!("cannot remove {}", file.display()));
+        }
+    }
     // Only if nothing else is in it: it may be a directory of the user's own.
     let _ = std::fs::remove_dir(&paths.state);
     for parent in paths.shared_parents() {

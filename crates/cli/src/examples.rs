@@ -191,8 +191,9 @@ Examples:
 
 /// `tulle join`
 pub(crate) const JOIN: &str = "\
-Example, with what `tulle token create` printed on the controller's host:
-  TULLE_TOKEN=… tulle join --controller 192.0.2.10:15010 --ca-fingerprint … workloads.yaml";
+Examples, with what `tulle token create` printed on the controller's host:
+  TULLE_TOKEN=… tulle join --controller 192.0.2.10:15010 --ca-fingerprint … workloads.yaml
+  tulle join --controller 192.0.2.10:15010 --ca-fingerprint … workloads.yaml       later, without a token";
 
 /// `tulle token create`
 pub(crate) const TOKEN: &str = "\

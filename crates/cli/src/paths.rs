@@ -236,6 +236,18 @@ impl Paths {
     pub(crate) fn lock(&self) -> PathBuf {
         self.run.join("lock")
     }
+    /// Where Prometheus finds the proxies of this host, alone in a directory that it may watch.
+    pub(crate) fn metrics_targets(&self) -> PathBuf {
+        self.run.join("metrics").join("targets.json")
+    }
+    /// The ports that gateways keep.
+    pub(crate) fn fixed_ports(&self) -> PathBuf {
+        self.state.join("ports.json")
+    }
+    /// The identity with which a joined host comes back.
+    pub(crate) fn host_identity(&self) -> PathBuf {
+        self.state.join("host-identity.pem")
+    }
     /// Names of services inside the namespaces.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.run.join("hosts")

@@ -25,6 +25,9 @@ fn a_wrong_command_line_ends_with_64() {
         &["status", "--name", "Not A Name"],
         &["status", "-o", "xml"],
         &["up", "--advertise", "10.0.0.1"],
+        &["up", "--inbound-ports", "16000-16099"],
+        &["up", "--loopback", "--inbound-ports", "16099-16000"],
+        &["up", "--loopback", "--inbound-ports", "443"],
     ] {
         let answer = mesh.tulle(args);
         assert_eq!(answer.code, 64, "{args:?}: {answer:?}");

@@ -224,6 +224,9 @@ fn see_log(paths: &Paths, workload: &str, sidecar: bool) -> String {
 /// beside others that answer.
 fn services(paths: &Paths, report: &Report, findings: &mut Findings) {
     let see = |workload: &Workload| match workload.state {
+        _ if workload.host != report.mesh.node => {
+            format!("run `tulle check` on host {}", workload.host)
+        }
         Some(_) => see_log(paths, &workload.name, false),
         None => "start what is at the Workload's `address`; the mesh does not".to_owned(),
     };

@@ -1,7 +1,10 @@
-//! A joined host's own certificate: from the token, then renewed for as long as it stays.
+//! A joined host's own certificate: from the token or from the identity that the host kept, then
+//! renewed for as long as it stays.
 
+use super::kept::Kept;
 use crate::client::{Objects, failure, objects_over};
 use crate::failure::{Failure, OrFail, Result};
+use crate::output::{coarse, progress};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -31,10 +34,13 @@ const BUFFER: usize = 64 * 1024;
 
 /// How the controller is reached and known.
 #[derive(Clone)]
-struct Controller {
-    address: SocketAddr,
-    fingerprint: String,
-    trust_domain: TrustDomain,
+pub(crate) struct Controller {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Fingerprint of its authority.
+    pub(crate) fingerprint: String,
+    /// The mesh's trust domain.
+    pub(crate) trust_domain: TrustDomain,
 }
 
 /// This host as the mesh knows it.
@@ -42,6 +48,7 @@ pub(crate) struct Node {
     controller: Controller,
     identity: SpiffeId,
     present: Arc<Mutex<Present>>,
+    kept: Kept,
 }
 
 /// The certificate of the moment.
@@ -52,39 +59,80 @@ struct Present {
 }
 
 impl Node {
-    /// Spends the token.
-    pub(crate) async fn enrol(
-        address: SocketAddr,
-        fingerprint: &str,
-        trust_domain: TrustDomain,
-        token: &str,
+    /// Joins with a token, or comes back with the identity that was kept. A token that is spent, as
+    /// after a restart with the same arguments, is no reason to stay away.
+    pub(crate) async fn enter(
+        controller: Controller,
+        token: Option<&str>,
+        kept: Kept,
     ) -> Result<Rc<Self>> {
-        let controller = Controller {
-            address,
-            fingerprint: fingerprint.to_owned(),
-            trust_domain,
+        let Some(token) = token else {
+            let found = kept.read()?.ok_or_else(|| never_joined(&kept))?;
+            return Self::come_back(controller, found, kept).await;
         };
+        let address = controller.address;
+        let refused = match Self::spend(controller.clone(), token).await {
+            Ok(enrolled) => return Self::begin(controller, enrolled, kept),
+            Err(refused) => refused,
+        };
+        if refused.is_denied()
+            && let Ok(Some(found)) = kept.read()
+            && let Ok(node) = Self::come_back(controller, found, kept).await
+        {
+            progress("the token is spent; this host goes on with the identity that it kept");
+            return Ok(node);
+        }
+        Err(advise(refused.failure(), address))
+    }
+
+    async fn spend(controller: Controller, token: &str) -> std::result::Result<Enrolled, Refused> {
         // The controller decides the identity by the token; the request must only be well formed.
-        let asked = SpiffeId::parse(&format!(
-            "spiffe://{}/node/joining",
-            controller.trust_domain
-        ))
-        .or_fail(|| "the trust domain makes no identity".to_owned())?;
-        let channel = controller.clone().channel(None);
-        let enrolled = sign(channel, &asked, token)
-            .await
-            .map_err(|refused| advise(refused.failure(), address))?;
+        let asked = format!("spiffe://{}/node/joining", controller.trust_domain);
+        let asked = SpiffeId::parse(&asked)
+            .or_fail(|| "the trust domain makes no identity".to_owned())
+            .map_err(Refused::Here)?;
+        sign(controller.channel(None), &asked, token).await
+    }
+
+    /// Renews the certificate that was kept: that it is accepted proves that this is a host still.
+    async fn come_back(controller: Controller, found: Enrolled, kept: Kept) -> Result<Rc<Self>> {
+        let identity = found.identity.spiffe_id().clone();
+        if identity.trust_domain() != controller.trust_domain.as_str() {
+            return Err(Failure::input(format!(
+                "this host's identity {identity} is not of the trust domain {}",
+                controller.trust_domain
+            ))
+            .because(format!("it is kept in {}", kept.file().display()))
+            .fix("give --trust-domain, or a token of the other mesh"));
+        }
+        let present = Present::new(found);
+        if present.left().is_zero() {
+            return Err(expired(&identity, &present, &kept));
+        }
+        let address = controller.address;
+        let present = Arc::new(Mutex::new(present));
+        let channel = controller.clone().channel(Some(present));
+        match sign(channel, &identity, "").await {
+            Ok(enrolled) => Self::begin(controller, enrolled, kept),
+            Err(refused) if refused.is_denied() => Err(over(&identity, refused, true)),
+            Err(refused) => Err(advise(refused.failure(), address)),
+        }
+    }
+
+    fn begin(controller: Controller, enrolled: Enrolled, kept: Kept) -> Result<Rc<Self>> {
         let identity = enrolled.identity.spiffe_id().clone();
-        if !identity.as_str().contains("/node/") {
+        if identity.node().is_none() {
             return Err(
                 Failure::input(format!("the token is for {identity}, not for a host"))
                     .fix("`tulle token create node/NAME` on the controller's host"),
             );
         }
+        kept.write(&enrolled)?;
         Ok(Rc::new(Self {
             controller,
             identity,
             present: Arc::new(Mutex::new(Present::new(enrolled))),
+            kept,
         }))
     }
 
@@ -132,6 +180,10 @@ impl Node {
             let channel = channel.channel(Some(Arc::clone(&self.present)));
             let refused = match sign(channel, &self.identity, "").await {
                 Ok(enrolled) => {
+                    // Without the file the host still goes on; it could not come back later.
+                    if let Err(failure) = self.kept.write(&enrolled) {
+                        tracing::warn!("{failure}");
+                    }
                     *lock(&self.present) = Present::new(enrolled);
                     tracing::info!("renewed the host's certificate");
                     continue;
@@ -139,7 +191,7 @@ impl Node {
                 Err(refused) => refused,
             };
             let left = lock(&self.present).left();
-            let out = matches!(&refused, Refused::Rpc(s) if s.code() == Code::PermissionDenied);
+            let out = refused.is_denied();
             if out || left.is_zero() {
                 return over(&self.identity, refused, out);
             }
@@ -209,7 +261,39 @@ fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Failure {
     };
     Failure::new(format!("{identity} is no longer a host of the mesh"))
         .because(why)
-        .fix("`tulle token create node/NAME` on the controller's host, and join again with it")
+        .fix(new_token(identity))
+}
+
+/// Why a host that was away too long cannot come back by itself.
+fn expired(identity: &SpiffeId, present: &Present, kept: &Kept) -> Failure {
+    let not_after = present.enrolled.identity.not_after();
+    let since = SystemTime::now().duration_since(not_after);
+    let seconds = since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    });
+    Failure::new(format!(
+        "the identity that this host kept, {identity}, has expired"
+    ))
+    .because(format!(
+        "the certificate in {} was valid until {} ago",
+        kept.file().display(),
+        coarse(seconds)
+    ))
+    .fix(new_token(identity))
+}
+
+/// Why a host that has never joined needs a token.
+pub(crate) fn never_joined(kept: &Kept) -> Failure {
+    Failure::usage("this host has no identity yet, and no token to get one")
+        .because(format!("{} does not exist", kept.file().display()))
+        .fix("set TULLE_TOKEN or --token-file; `tulle token create node/NAME` on the controller's host makes a token")
+}
+
+fn new_token(identity: &SpiffeId) -> String {
+    format!(
+        "`tulle token create node/{}` on the controller's host, and join again with its token",
+        identity.name()
+    )
 }
 
 /// Adds advice to a failure to obtain a certificate.
@@ -233,6 +317,11 @@ enum Refused {
 }
 
 impl Refused {
+    /// The controller refuses the token or the identity.
+    fn is_denied(&self) -> bool {
+        matches!(self, Self::Rpc(status) if status.code() == Code::PermissionDenied)
+    }
+
     fn failure(self) -> Failure {
         match self {
             Self::Rpc(status) => failure("the controller gives no certificate", &status),

@@ -1,10 +1,11 @@
 //! `tulle join`: this host runs workloads of a mesh whose controller is elsewhere.
 //!
 //! The token and the CA's fingerprint are all it needs: with them it gets a certificate as
-//! `node/<name>`, applies its own workloads over mutual TLS and reports where they run. Its
+//! `node/<name>`, which it keeps to come back without a token. It applies its own workloads over mutual TLS and reports where they run. Its
 //! listeners are on the advertised address, as in loopback mode; there are no namespaces.
 
 mod enrol;
+mod kept;
 
 use crate::args::Join;
 use crate::client::Rpc;
@@ -17,7 +18,8 @@ use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
 use crate::up::signals::Signals;
 use crate::up::{context, end_early, fresh_logs, log_to_file, stop, stopping};
-use enrol::Node;
+use enrol::{Controller, Node, never_joined};
+use kept::Kept;
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
@@ -48,16 +50,23 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     }
     let ca = fingerprint(&args.ca_fingerprint)?;
     let token = token(args)?;
-    let controller = resolve(&args.controller)?;
-    let own = reach(controller)?;
+    let kept = Kept::at(paths.host_identity());
+    if token.is_none() && !kept.file().exists() {
+        return Err(never_joined(&kept));
+    }
+    let address = resolve(&args.controller)?;
+    let own = reach(address)?;
     let added = paths.missing();
     let _lock = Supervisor::make_room(paths)?;
     let begun = Cell::new(false);
     let how = How {
-        ca,
-        trust_domain,
+        controller: Controller {
+            address,
+            fingerprint: ca,
+            trust_domain,
+        },
         token,
-        controller,
+        kept,
         own,
     };
     let joined = run(paths, args, &manifests, how, &begun);
@@ -73,11 +82,9 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
 
 /// Everything that a host needs to know to join.
 struct How {
-    /// Fingerprint of the authority.
-    ca: String,
-    trust_domain: TrustDomain,
-    token: String,
-    controller: SocketAddr,
+    controller: Controller,
+    token: Option<String>,
+    kept: Kept,
     /// This host's address on the way to the controller.
     own: IpAddr,
 }
@@ -91,10 +98,9 @@ fn run(
     begun: &Cell<bool>,
 ) -> Result<()> {
     let How {
-        ca,
-        trust_domain,
-        token,
         controller,
+        token,
+        kept,
         own,
     } = how;
     fresh_logs(paths)?;
@@ -106,15 +112,17 @@ fn run(
         claim: Cell::default(),
         listen: None,
         _reserved: None,
-        controller,
-        for_hosts: controller,
+        controller: controller.address,
+        for_hosts: controller.address,
         reachable: args.advertise.unwrap_or(own),
+        inbound_ports: args.inbound_ports,
         proxy: usable_proxy(paths)?,
         envoy: envoy_programs(paths, &args.sidecars)?,
     };
     let local = LocalSet::new();
     crate::runtime()?.block_on(local.run_until(async {
-        let node = Node::enrol(controller, &ca, trust_domain, &token).await?;
+        let ca = controller.fingerprint.clone();
+        let node = Node::enter(controller, token.as_deref(), kept).await?;
         progress(&format!("joined as {}", node.identity()));
         let objects = own_objects(manifests, node.name())?;
         let mut client = node.objects();
@@ -167,7 +175,7 @@ fn run(
         if let Some(failure) = out.take() {
             return Err(failure);
         }
-        progress("left the mesh; nothing is left of it here");
+        progress("left the mesh; nothing is left of it here but the identity to come back with");
         Ok(())
     }))
 }
@@ -183,9 +191,11 @@ fn fingerprint(text: &str) -> Result<String> {
         .fix("take it from `tulle token create`, or from `tulle check` on the controller's host"))
 }
 
-fn token(args: &Join) -> Result<String> {
+/// The token, if there is one: an empty one is none.
+fn token(args: &Join) -> Result<Option<String>> {
+    let given = |text: &str| Some(text.trim().to_owned()).filter(|t| !t.is_empty());
     let Some(file) = &args.token_file else {
-        return Ok(args.token.clone().unwrap_or_default());
+        return Ok(args.token.as_deref().and_then(given));
     };
     let mut text = String::new();
     let read = if file == Path::new("-") {
@@ -197,7 +207,7 @@ fn token(args: &Join) -> Result<String> {
     };
     let what = || format!("cannot read the token in {}", file.display());
     read.map_err(|e| Failure::input(what()).because(e))?;
-    Ok(text.trim().to_owned())
+    Ok(given(&text))
 }
 
 fn resolve(address: &str) -> Result<SocketAddr> {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use tulle_api::v1::{ConnectedProxy, ControllerStatus, StatusRequest};
+use tulle_api::v1::{ConnectedProxy, ControllerStatus, HostedWorkload, StatusRequest};
 use tulle_model::manifest::Problem;
 use tulle_model::samples::{self, Sample};
 
@@ -69,6 +69,8 @@ pub(crate) struct Mesh {
     pub(crate) supervisor_pid: i32,
     /// Where logs and sockets are.
     pub(crate) run_directory: PathBuf,
+    /// Where Prometheus finds the proxies of this host.
+    pub(crate) metrics_targets: PathBuf,
 }
 
 /// The controller.
@@ -122,6 +124,10 @@ pub(crate) struct Workload {
     pub(crate) last_exit: Option<String>,
     /// Its network namespace.
     pub(crate) namespace: Option<String>,
+    /// The joined host it runs on; empty: the controller's.
+    pub(crate) host: String,
+    /// Where its sidecar listens.
+    pub(crate) endpoints: Vec<SocketAddr>,
 }
 
 /// A gateway.
@@ -168,6 +174,10 @@ pub(crate) struct Proxy {
     pub(crate) faults: Option<String>,
     /// Where it is asked.
     pub(crate) admin_socket: PathBuf,
+    /// Where its administration is; that of a workload in a namespace is within the namespace.
+    pub(crate) admin: Option<SocketAddr>,
+    /// Where this host reaches its metrics.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Asks everyone.
@@ -204,6 +214,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
             ca_fingerprint: state.ca_fingerprint.clone(),
             supervisor_pid: state.supervisor.pid,
             run_directory: paths.run.clone(),
+            metrics_targets: paths.metrics_targets(),
         },
         controller: Controller {
             ready: controller.is_some(),
@@ -213,7 +224,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
             objects: controller.as_ref().map_or(0, |c| c.objects),
             proxies_connected: controller.as_ref().map_or(0, |c| c.proxies.len()),
         },
-        services: services(&state),
+        services: services(&state, controller.as_ref()),
         gateways,
         proxies,
         edges: metrics::edges(&samples),
@@ -313,34 +324,62 @@ fn proxy(
         last_nack: told(|p| &p.last_error),
         faults: told(|p| &p.faults),
         admin_socket: proxy.admin_socket.clone(),
+        admin: proxy.admin,
+        metrics: proxy.metrics,
     }
 }
 
-fn services(state: &RunState) -> Vec<Service> {
+fn services(state: &RunState, controller: Option<&ControllerStatus>) -> Vec<Service> {
     let mut services: BTreeMap<&str, Service> = BTreeMap::new();
-    for workload in &state.workloads {
-        let service = services
-            .entry(&workload.service)
-            .or_insert_with(|| Service {
-                name: workload.service.clone(),
-                ready: false,
-                addresses: Vec::new(),
-                endpoints: Vec::new(),
-                workloads: Vec::new(),
-            });
+    let mut add = |service, workload: Workload, addresses: &[IpAddr]| {
+        let service = services.entry(service).or_insert_with_key(|name| Service {
+            name: (*name).to_owned(),
+            ready: false,
+            addresses: Vec::new(),
+            endpoints: Vec::new(),
+            workloads: Vec::new(),
+        });
         service.ready |= workload.ready;
         service.endpoints.extend(&workload.endpoints);
-        for address in &workload.addresses {
+        for address in addresses {
             if !service.addresses.contains(address) {
                 service.addresses.push(*address);
             }
         }
-        service.workloads.push(self::workload(workload));
+        service.workloads.push(workload);
+    };
+    for workload in &state.workloads {
+        let shown = self::workload(workload, &state.node);
+        add(&workload.service, shown, &workload.addresses);
+    }
+    for workload in controller.iter().flat_map(|c| &c.hosted) {
+        add(&workload.service, hosted(workload), &[]);
     }
     services.into_values().collect()
 }
 
-fn workload(workload: &state::Workload) -> Workload {
+/// A workload on another host: only what that host has reported is known here.
+fn hosted(workload: &HostedWorkload) -> Workload {
+    let endpoints = workload.endpoints.iter();
+    Workload {
+        name: workload.name.clone(),
+        ready: workload.ready,
+        message: match (workload.ready, workload.host_away) {
+            (true, _) => String::new(),
+            (false, true) => format!("its host {} is away", workload.host),
+            (false, false) => format!("not ready; `tulle status` on {} says why", workload.host),
+        },
+        pid: None,
+        state: None,
+        restarts: 0,
+        last_exit: None,
+        namespace: None,
+        host: workload.host.clone(),
+        endpoints: endpoints.filter_map(|e| e.parse().ok()).collect(),
+    }
+}
+
+fn workload(workload: &state::Workload, host: &str) -> Workload {
     let app = workload.app.as_ref();
     Workload {
         name: workload.name.clone(),
@@ -351,6 +390,8 @@ fn workload(workload: &state::Workload) -> Workload {
         restarts: app.map_or(0, |a| a.restarts),
         last_exit: app.and_then(|a| a.last_exit.clone()),
         namespace: workload.namespace.clone(),
+        host: host.to_owned(),
+        endpoints: workload.endpoints.clone(),
     }
 }
 

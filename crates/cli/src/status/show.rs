@@ -5,6 +5,7 @@ use crate::args::Format;
 use crate::metrics::{EGRESS, Edge};
 use crate::output::{Columns, Mark, bytes, coarse, is_terminal, paint, terminal_size, visible};
 use crate::supervise::state::DataPlane;
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The whole report; `Wide` has every column.
@@ -72,7 +73,7 @@ fn traffic(report: &Report, wide: bool) -> Option<String> {
 
 /// Workloads with their sidecars, then gateways.
 fn units(report: &Report) -> String {
-    let mut columns = Columns::new(&[
+    let mut heads = vec![
         "WORKLOAD",
         "READY",
         "CERTIFICATE",
@@ -80,14 +81,19 @@ fn units(report: &Report) -> String {
         "CPU",
         "RESTARTS",
         "NOTE",
-    ]);
+    ];
+    let several = hosts_have_joined(report);
+    if several {
+        heads.insert(1, "HOST");
+    }
+    let mut columns = Columns::new(&heads);
     let controller = report.controller.ready && report.mesh.node.is_empty();
-    let mut row = |shown: &str, key: &str, ready, restarts: u32, notes: [String; 2]| {
+    let mut row = |shown: &str, host: &str, key: &str, ready, restarts: u32, notes: [String; 2]| {
         let proxy = report.proxies.iter().find(|p| p.workload == key);
         let notes = notes.into_iter().chain(proxy.map(|p| note(p, controller)));
         let notes: Vec<String> = notes.filter(|n| !n.is_empty()).collect();
         let of_proxy = |show: fn(&Proxy) -> String| proxy.map(show).unwrap_or_default();
-        columns.row(vec![
+        let mut cells = vec![
             shown.to_owned(),
             yes_no(ready),
             of_proxy(certificate),
@@ -97,12 +103,29 @@ fn units(report: &Report) -> String {
                 .saturating_add(proxy.map_or(0, |p| p.restarts))
                 .to_string(),
             notes.join("; "),
-        ]);
+        ];
+        if several {
+            cells.insert(1, shown_host(host));
+        }
+        columns.row(cells);
     };
     for workload in report.services.iter().flat_map(|s| &s.workloads) {
         let notes = [workload.message.clone(), String::new()];
         let name = &workload.name;
-        row(name, name, workload.ready, workload.restarts, notes);
+        // A proxy of that name here would be another workload's.
+        let key = if workload.host == report.mesh.node {
+            name
+        } else {
+            ""
+        };
+        row(
+            name,
+            &workload.host,
+            key,
+            workload.ready,
+            workload.restarts,
+            notes,
+        );
     }
     for gateway in &report.gateways {
         let notes = [
@@ -111,7 +134,7 @@ fn units(report: &Report) -> String {
         ];
         let key = format!("gateway.{}", gateway.name);
         let shown = format!("{} (gateway)", gateway.name);
-        row(&shown, &key, gateway.ready, 0, notes);
+        row(&shown, &report.mesh.node, &key, gateway.ready, 0, notes);
     }
     columns.render()
 }
@@ -156,33 +179,60 @@ fn heading(report: &Report) -> String {
 
 fn services(report: &Report, wide: bool) -> String {
     let mut heads = vec!["SERVICE", "READY", "RESTARTS", "ENDPOINTS", "NOTE"];
+    let several = hosts_have_joined(report);
+    if several {
+        heads.insert(1, "HOST");
+    }
     if wide {
         heads.extend(["WORKLOADS", "PIDS", "ADDRESSES"]);
     }
     let mut columns = Columns::new(&heads);
     for service in &report.services {
-        let ready = service.workloads.iter().filter(|w| w.ready).count();
-        let all = service.workloads.len();
-        let restarts: u32 = service.workloads.iter().map(|w| w.restarts).sum();
-        let note = |w: &Workload| (!w.message.is_empty()).then(|| w.message.clone());
-        let notes: Vec<String> = service.workloads.iter().filter_map(note).collect();
-        let mut cells = vec![
-            service.name.clone(),
-            format!("{ready}/{all}"),
-            restarts.to_string(),
-            list(&service.endpoints),
-            notes.join("; "),
-        ];
-        if wide {
-            let names = service.workloads.iter().map(|w| w.name.clone());
-            let pids = service.workloads.iter().filter_map(|w| w.pid);
-            cells.push(names.collect::<Vec<_>>().join(" "));
-            cells.push(list(&pids.collect::<Vec<_>>()));
-            cells.push(list(&service.addresses));
+        // One row for each host that runs workloads of the service.
+        let mut hosts: BTreeMap<&str, Vec<&Workload>> = BTreeMap::new();
+        for workload in &service.workloads {
+            hosts.entry(&workload.host).or_default().push(workload);
         }
-        columns.row(cells);
+        for (host, workloads) in hosts {
+            let ready = workloads.iter().filter(|w| w.ready).count();
+            let restarts: u32 = workloads.iter().map(|w| w.restarts).sum();
+            let notes = workloads.iter().map(|w| w.message.as_str());
+            let notes: Vec<&str> = notes.filter(|m| !m.is_empty()).collect();
+            let endpoints = workloads.iter().flat_map(|w| w.endpoints.clone());
+            let mut cells = vec![
+                service.name.clone(),
+                format!("{ready}/{}", workloads.len()),
+                restarts.to_string(),
+                list(&endpoints.collect::<Vec<_>>()),
+                notes.join("; "),
+            ];
+            if several {
+                cells.insert(1, shown_host(host));
+            }
+            if wide {
+                let names: Vec<&str> = workloads.iter().map(|w| w.name.as_str()).collect();
+                let pids = workloads.iter().filter_map(|w| w.pid);
+                cells.push(names.join(" "));
+                cells.push(list(&pids.collect::<Vec<_>>()));
+                cells.push(list(&service.addresses));
+            }
+            columns.row(cells);
+        }
     }
     columns.render()
+}
+
+/// Whether workloads of the report run on a host that joined.
+fn hosts_have_joined(report: &Report) -> bool {
+    let mut workloads = report.services.iter().flat_map(|s| &s.workloads);
+    workloads.any(|w| !w.host.is_empty())
+}
+
+fn shown_host(host: &str) -> String {
+    match host {
+        "" => "this host".to_owned(),
+        joined => joined.to_owned(),
+    }
 }
 
 fn gateways(report: &Report) -> String {

@@ -4,6 +4,7 @@
 
 use super::controller::EnvoyPrograms;
 use super::direct::Direct;
+use super::fixed_ports::FixedPorts;
 use super::ports::{Pool, Reserved};
 use super::process::Kept;
 use super::state::{DataPlane, Mode};
@@ -81,6 +82,10 @@ pub(crate) struct Context {
     pub(crate) numbers: RefCell<Numbers>,
     /// Ports for listeners on the host.
     pub(crate) ports: Pool,
+    /// Ports for listeners that other hosts reach.
+    pub(crate) inbound_ports: Pool,
+    /// Ports that gateways keep.
+    pub(crate) fixed_ports: FixedPorts,
 }
 
 /// Numbers from which addresses are made. A service keeps its number while the mesh is up, so
@@ -281,6 +286,11 @@ impl Context {
     /// A port of one of this host's addresses, for a child of this process.
     pub(crate) fn free_port(&self, address: IpAddr) -> Result<Reserved> {
         self.ports.take(address)
+    }
+
+    /// A port at which sidecars of other hosts reach one of this host.
+    pub(crate) fn inbound_port(&self) -> Result<Reserved> {
+        self.inbound_ports.take(self.reachable)
     }
 }
 

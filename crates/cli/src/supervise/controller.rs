@@ -1,7 +1,7 @@
 //! The controller as a child: where it listens, its start, and the objects it is given first.
 
 use super::context::Context;
-use super::ports::{Pool, Reserved};
+use super::ports::{Pool, Range, Reserved};
 use super::process::{Kept, Make};
 use super::state::{DataPlane, Mode, ProcessPhase};
 use crate::args::{Sidecars, Up};
@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) for_hosts: SocketAddr,
     /// Where other sidecars reach listeners on the host.
     pub(crate) reachable: IpAddr,
+    /// Ports of those listeners; none: any free ones.
+    pub(crate) inbound_ports: Option<Range>,
     /// The proxy's program.
     pub(crate) proxy: PathBuf,
     /// Those of Envoy sidecars.
@@ -70,6 +72,12 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
     } else {
         Mode::Namespaces
     };
+    if up.inbound_ports.is_some() && !up.sidecars.data_plane.has_sidecars() {
+        return Err(
+            Failure::usage("--inbound-ports has no effect with --data-plane none")
+                .because("without sidecars callers connect to the applications' own ports"),
+        );
+    }
     let claim = (mode == Mode::Namespaces).then(Claim::take);
     let network = match mode {
         Mode::Loopback => None,
@@ -113,6 +121,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         controller: at(host),
         for_hosts: at(reachable),
         reachable,
+        inbound_ports: up.inbound_ports,
         proxy: usable_proxy(paths)?,
         envoy: envoy_programs(paths, &up.sidecars)?,
     })

@@ -77,6 +77,7 @@ impl Surveyor {
             addresses: Vec::new(),
             endpoints: Vec::new(),
             metrics: SocketAddr::new(LOCALHOST, 0),
+            scraped: SocketAddr::new(LOCALHOST, 0),
             reserved: Vec::new(),
             admin: SocketAddr::new(LOCALHOST, 0),
             upstreams: BTreeMap::new(),

@@ -1,6 +1,7 @@
 //! One gateway: a proxy on the host that listens for clients outside the mesh.
 
 use super::context::Context;
+use super::fixed_ports::{ADMIN, METRICS};
 use super::ports::{self, addresses};
 use super::proxy::{Description, RunningProxy};
 use super::state;
@@ -20,8 +21,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A gateway that is kept running.
 pub(crate) struct RunningGateway {
-    /// The spec that it was started with.
-    pub(crate) spec: GatewaySpec,
+    sockets: Vec<SocketAddr>,
     state: Rc<RefCell<state::Gateway>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -32,12 +32,13 @@ impl RunningGateway {
     pub(crate) fn start(
         context: &Rc<Context>,
         name: &str,
-        spec: GatewaySpec,
+        spec: &GatewaySpec,
         earlier: Option<JoinHandle<()>>,
     ) -> Self {
+        let sockets = addresses(spec);
         let state = Rc::new(RefCell::new(state::Gateway {
             name: name.to_owned(),
-            listeners: addresses(&spec),
+            listeners: sockets.clone(),
             message: "waiting to start".into(),
             ..state::Gateway::default()
         }));
@@ -45,7 +46,7 @@ impl RunningGateway {
         let unit = Unit {
             context: Rc::clone(context),
             name: name.to_owned(),
-            spec: spec.clone(),
+            sockets: sockets.clone(),
             state: Rc::clone(&state),
         };
         let task = tokio::task::spawn_local(async move {
@@ -62,11 +63,17 @@ impl RunningGateway {
             }
         });
         Self {
-            spec,
+            sockets,
             state,
             stop,
             task,
         }
+    }
+
+    /// Whether it listens where the spec says. Everything else of a spec reaches its proxy as
+    /// configuration, without a restart.
+    pub(crate) fn listens_as(&self, spec: &GatewaySpec) -> bool {
+        self.sockets == addresses(spec)
     }
 
     /// Its present state.
@@ -84,7 +91,7 @@ impl RunningGateway {
 struct Unit {
     context: Rc<Context>,
     name: String,
-    spec: GatewaySpec,
+    sockets: Vec<SocketAddr>,
     state: Rc<RefCell<state::Gateway>>,
 }
 
@@ -111,12 +118,12 @@ impl Unit {
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {
-        for address in addresses(&self.spec) {
-            ports::free(address)?;
+        for address in &self.sockets {
+            ports::free(*address)?;
         }
-        let listeners: Vec<Listener> = addresses(&self.spec)
-            .into_iter()
-            .map(|address| Listener {
+        let sockets = self.sockets.iter();
+        let listeners: Vec<Listener> = sockets
+            .map(|&address| Listener {
                 address,
                 kind: ListenerKind::Gateway {
                     gateway: self.name.clone(),
@@ -124,11 +131,12 @@ impl Unit {
                 },
             })
             .collect();
-        let metrics = self.context.free_port(LOCALHOST)?;
-        let admin = self.context.free_port(LOCALHOST)?;
+        // A workload may have the same name; it has no dot in it.
+        let name = format!("gateway.{}", self.name);
+        let metrics = self.context.fixed_port(&name, LOCALHOST, METRICS)?;
+        let admin = self.context.fixed_port(&name, LOCALHOST, ADMIN)?;
         let description = Description {
-            // A workload may have the same name; it has no dot in it.
-            name: format!("gateway.{}", self.name),
+            name,
             identity: self.name.clone(),
             service: None,
             namespace: None,
@@ -136,6 +144,7 @@ impl Unit {
             listeners,
             dns: None,
             metrics: metrics.address(),
+            scraped: metrics.address(),
             admin: admin.address(),
             _reserved: vec![metrics, admin],
         };

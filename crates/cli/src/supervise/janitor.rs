@@ -95,7 +95,12 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
             }
         }
     }
-    for file in [paths.socket(), paths.hosts(), paths.resolv_conf()] {
+    for file in [
+        paths.socket(),
+        paths.hosts(),
+        paths.resolv_conf(),
+        paths.metrics_targets(),
+    ] {
         remove(&file, &mut first);
     }
     for program in COPIED {

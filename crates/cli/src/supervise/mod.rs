@@ -8,6 +8,7 @@
 pub(crate) mod context;
 mod controller;
 mod direct;
+pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
 pub(crate) mod janitor;
 mod lock;
@@ -21,6 +22,7 @@ pub(crate) mod process;
 mod proxy;
 mod site;
 pub(crate) mod state;
+mod targets;
 mod user;
 pub(crate) mod workload;
 
@@ -74,6 +76,7 @@ pub(crate) struct Supervisor {
     phase: watch::Sender<Phase>,
     synced: bool,
     answered: Rc<Cell<bool>>,
+    targets: targets::Targets,
 }
 
 impl Supervisor {
@@ -121,6 +124,7 @@ impl Supervisor {
             phase: watch::Sender::new(Phase::Starting),
             synced: false,
             answered: Rc::default(),
+            targets: targets::Targets::default(),
             context,
         };
         supervisor.publish()?;
@@ -297,7 +301,10 @@ impl Supervisor {
         let wanted = self.wanted.gateways();
         let marks = self.wanted.restart_marks("Gateway");
         let changed = |name: &str, running: &RunningGateway| {
-            wanted.get(name) != Some(&running.spec) || self.must_restart(&marks, "gateway", name)
+            let stays = wanted
+                .get(name)
+                .is_some_and(|spec| running.listens_as(spec));
+            !stays || self.must_restart(&marks, "gateway", name)
         };
         let old: Vec<String> = self
             .gateways
@@ -318,7 +325,7 @@ impl Supervisor {
             tracing::info!(gateway = name, "starting");
             self.note_restart(&marks, "gateway", &name);
             let earlier = self.leaving.remove(&("gateway", name.clone()));
-            let running = RunningGateway::start(&self.context, &name, spec, earlier);
+            let running = RunningGateway::start(&self.context, &name, &spec, earlier);
             self.gateways.insert(name, running);
         }
     }
@@ -378,7 +385,9 @@ impl Supervisor {
     }
 
     fn publish(&self) -> Result<()> {
-        self.state().write(&self.context.paths)
+        let state = self.state();
+        state.write(&self.context.paths)?;
+        self.targets.write(&state, &self.context.paths)
     }
 }
 

@@ -6,10 +6,12 @@ use super::state::Mode;
 use crate::failure::{Failure, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::cell::Cell;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
 use tulle_model::manifest::{GatewaySpec, Object};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -41,6 +43,39 @@ pub(crate) struct Pool {
     first: u16,
     count: u16,
     next: Cell<u16>,
+    /// The operator named the ports: the lowest free one is taken.
+    named: bool,
+}
+
+/// Ports that the operator names, the last one included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    first: u16,
+    last: u16,
+}
+
+impl FromStr for Range {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let [first, last] = [first, last].map(str::parse::<u16>);
+        let (Ok(first), Ok(last)) = (first, last) else {
+            return Err("expected FIRST-LAST, such as 16000-16099");
+        };
+        match (first, last) {
+            // A sidecar has no privilege.
+            _ if first < 1024 => Err("sidecars can use ports of 1024 or more only"),
+            _ if first > last => Err("the first port is higher than the last"),
+            _ => Ok(Self { first, last }),
+        }
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
 }
 
 /// A port that nobody but our own child gets. Between the choice of a port and the child's bind, and
@@ -54,7 +89,8 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    fn bind(address: SocketAddr) -> std::io::Result<Self> {
+    /// Reserves one address.
+    pub(super) fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -85,12 +121,29 @@ impl Pool {
             first,
             count,
             next: Cell::new(u16::try_from(random).unwrap_or(0)),
+            named: false,
+        }
+    }
+
+    /// Only these ports; without them, any.
+    pub(crate) fn within(range: Option<Range>) -> Self {
+        let Some(Range { first, last }) = range else {
+            return Self::new();
+        };
+        Self {
+            first,
+            count: last - first + 1,
+            next: Cell::new(0),
+            named: true,
         }
     }
 
     /// A port that nobody has now, and nobody gets while the value lives.
     pub(crate) fn take(&self, ip: IpAddr) -> Result<Reserved> {
         let mut last = None;
+        if self.named {
+            self.next.set(0);
+        }
         for _ in 0..self.count {
             let offset = self.next.get() % self.count;
             self.next.set(offset + 1);
@@ -104,6 +157,16 @@ impl Pool {
             }
         }
         let failure = Failure::new(format!("cannot find a free port on {ip}"));
+        if self.named
+            && last
+                .as_ref()
+                .is_some_and(|e| e.kind() == ErrorKind::AddrInUse)
+        {
+            let (first, last) = (self.first, self.first + (self.count - 1));
+            return Err(failure
+                .because(format!("all of --inbound-ports {first}-{last} are in use"))
+                .fix("give the host a port for each port of its Workloads"));
+        }
         Err(last.map_or_else(
             || failure,
             |e| Failure::new(format!("cannot listen on {ip}")).because(e),
@@ -190,6 +253,43 @@ mod tests {
         let given = || pool.take(LOCALHOST).unwrap().address().port();
         let different: BTreeSet<u16> = (0..50).map(|_| given()).collect();
         assert_eq!(different.len(), 50);
+    }
+
+    #[test]
+    fn named_ports_are_taken_from_the_first_on_and_no_others() {
+        // A free stretch: somebody else may have ports of any.
+        let base = Pool::new().take(LOCALHOST).unwrap().address().port();
+        let range: Range = format!("{base}-{base}").parse().unwrap();
+        let pool = Pool::within(Some(range));
+        let one = pool.take(LOCALHOST).unwrap();
+        assert_eq!(one.address().port(), base);
+        let said = pool.take(LOCALHOST).unwrap_err().to_string();
+        assert!(
+            said.contains(&format!("--inbound-ports {base}-{base}")),
+            "{said}"
+        );
+        drop(one);
+        assert_eq!(pool.take(LOCALHOST).unwrap().address().port(), base);
+    }
+
+    #[test]
+    fn ranges_of_ports_are_read_or_refused() {
+        let read = |text: &str| text.parse::<Range>();
+        assert_eq!(read("16000-16099").unwrap().to_string(), "16000-16099");
+        assert_eq!(read("1024").unwrap().to_string(), "1024-1024");
+        assert!(read("65535-65535").is_ok());
+        for text in [
+            "",
+            "-",
+            "a",
+            "80-90",
+            "2000-1999",
+            "2000-70000",
+            "1-2-3",
+            "0",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) struct Description {
     pub(crate) dns: Option<Dns>,
     /// Where its metrics are.
     pub(crate) metrics: SocketAddr,
+    /// Where this host reaches them.
+    pub(crate) scraped: SocketAddr,
     /// Where its administration is.
     pub(crate) admin: SocketAddr,
     /// Holds the ports of the addresses above that the supervisor chose.
@@ -114,6 +116,8 @@ impl RunningProxy {
             ready,
             identity: self.maker.identity.borrow().clone(),
             admin_socket: self.admin_socket.clone(),
+            admin: Some(self.maker.description.admin),
+            metrics: Some(self.maker.description.scraped),
         }
     }
 

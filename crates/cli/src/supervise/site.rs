@@ -38,6 +38,8 @@ pub(crate) struct Site {
     pub(crate) endpoints: Vec<SocketAddr>,
     /// The address of the sidecar's metrics.
     pub(crate) metrics: SocketAddr,
+    /// Where this host reaches them.
+    pub(crate) scraped: SocketAddr,
     /// The sidecar's admin address.
     pub(crate) admin: SocketAddr,
     /// Holds the ports that were chosen here, until the sidecar takes them over.
@@ -177,6 +179,7 @@ impl Surveyor {
                 .collect(),
             endpoints,
             metrics: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), METRICS),
+            scraped: SocketAddr::new(own, METRICS),
             admin: SocketAddr::new(LOCALHOST, ADMIN),
             reserved: Vec::new(),
             // Upstreams are given by name, as to any other client in a namespace: one manifest serves both
@@ -197,21 +200,22 @@ impl Surveyor {
             }
         }
         let mut reserved = Vec::new();
+        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
+        for port in &self.spec.ports {
+            let inbound = self.context.inbound_port()?;
+            endpoints.push(inbound.address());
+            listeners.push(Listener {
+                address: inbound.address(),
+                kind: ListenerKind::InboundPort { port: port.port },
+            });
+            reserved.push(inbound);
+        }
         let mut choose = |ip| {
             let port = self.context.free_port(ip)?;
             let address = port.address();
             reserved.push(port);
             Ok(address)
         };
-        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
-        for port in &self.spec.ports {
-            let address = choose(self.context.reachable)?;
-            endpoints.push(address);
-            listeners.push(Listener {
-                address,
-                kind: ListenerKind::InboundPort { port: port.port },
-            });
-        }
         let mut upstreams = BTreeMap::new();
         for upstream in &self.spec.upstreams {
             let address = match upstream.local_port {
@@ -243,6 +247,7 @@ impl Surveyor {
             addresses: Vec::new(),
             endpoints,
             metrics,
+            scraped: metrics,
             admin,
             reserved,
             upstreams,

@@ -95,6 +95,10 @@ pub(crate) struct Proxy {
     pub(crate) identity: String,
     /// Where it is asked.
     pub(crate) admin_socket: PathBuf,
+    /// Where its administration is, seen from where it runs.
+    pub(crate) admin: Option<SocketAddr>,
+    /// Where this host reaches its metrics.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// A workload and its sidecar.

@@ -246,6 +246,7 @@ impl Unit {
             dns: found.dns.clone(),
             listeners: found.listeners.clone(),
             metrics: found.metrics,
+            scraped: found.scraped,
             admin: found.admin,
             _reserved: std::mem::take(&mut found.reserved),
             low_ports: false,

@@ -143,6 +143,9 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     if let Some(advertise) = args.advertise {
         command.arg("--advertise").arg(advertise.to_string());
     }
+    if let Some(ports) = args.inbound_ports {
+        command.arg("--inbound-ports").arg(ports.to_string());
+    }
     for (flag, time) in [("--for", args.run_for), ("--timeout", Some(args.timeout))] {
         if let Some(time) = time {
             command.arg(flag).arg(format!("{}ms", time.as_millis()));

@@ -15,6 +15,7 @@ use crate::output::{self, line, progress};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::supervise::context::Context;
+use crate::supervise::fixed_ports::FixedPorts;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::{Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
@@ -250,6 +251,8 @@ pub(crate) fn context(
         users: RefCell::default(),
         numbers: RefCell::default(),
         ports: ports::Pool::new(),
+        inbound_ports: ports::Pool::within(plan.inbound_ports),
+        fixed_ports: FixedPorts::read(paths.fixed_ports()),
     })
 }
 

@@ -259,6 +259,10 @@ impl v1::objects_server::Objects for ObjectsService {
                 }
                 _ => None,
             };
+            let hosted = match actor {
+                Actor::Operator => world.hosted()?,
+                Actor::Node(_) => Vec::new(),
+            };
             let proxies = world.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
                 v1::ConnectedProxy {
@@ -277,6 +281,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 ca_fingerprint: world.authority().fingerprint().to_owned(),
                 objects: u32::try_from(world.object_count()).unwrap_or(u32::MAX),
                 proxies: proxies.collect(),
+                hosted,
                 trust,
                 problems: world.problems(),
                 findings: world.findings(),

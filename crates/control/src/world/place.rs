@@ -1,5 +1,6 @@
 //! Where workloads run, as those who started them report it.
 
+use super::presence::placements;
 use super::{Actor, Refused, World};
 use crate::index::{self, Edit, Placement};
 use crate::store::{Space, Write};
@@ -48,6 +49,32 @@ impl World {
         let placement = self.store.value(Space::Placements, workload)?;
         let placement = placement.and_then(|p| serde_json::from_slice::<Placement>(&p).ok());
         Ok(placement.map(|p| p.node))
+    }
+
+    /// Lists the workloads on hosts that joined, also those of a host that is away.
+    pub(crate) fn hosted(&self) -> Result<Vec<v1::HostedWorkload>, Refused> {
+        let stored = placements(&*self.store)?;
+        let index = self.index();
+        let workloads = &index.inputs().workloads;
+        let hosted = stored.into_iter().filter(|p| !p.node.is_empty());
+        let hosted = hosted.filter_map(|placed| {
+            let spec = workloads.get(&placed.workload)?;
+            let service = spec.service.as_ref().unwrap_or(&placed.workload).clone();
+            let away = self.presence.is_away(&placed.node);
+            Some(v1::HostedWorkload {
+                service,
+                endpoints: placed
+                    .ports
+                    .iter()
+                    .map(|p| p.endpoint.to_string())
+                    .collect(),
+                ready: !placed.not_ready && !away,
+                host_away: away,
+                name: placed.workload,
+                host: placed.node,
+            })
+        });
+        Ok(hosted.collect())
     }
 
     /// Records where a workload runs, or that it no longer does.

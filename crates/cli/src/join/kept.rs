@@ -1,0 +1,68 @@
+//! The identity that a joined host keeps on its disk, so that it comes back without a new token.
+//!
+//! It is the host's own key and certificate, for its owner alone. The keys of its sidecars are in
+//! no file.
+
+use crate::failure::{Failure, OrFail, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use tulle_tls::enrol::Enrolled;
+
+/// A key, a chain and a few roots have far less.
+const LONGEST: u64 = 256 << 10;
+
+/// The file of the identity.
+pub(crate) struct Kept(PathBuf);
+
+impl Kept {
+    /// Names the file; it need not exist.
+    pub(crate) fn at(file: PathBuf) -> Self {
+        Self(file)
+    }
+
+    /// Its path.
+    pub(crate) fn file(&self) -> &Path {
+        &self.0
+    }
+
+    /// Reads the identity. None: this host has never joined from here.
+    pub(crate) fn read(&self) -> Result<Option<Enrolled>> {
+        let what = || format!("cannot read this host's identity in {}", self.0.display());
+        let file = match File::open(&self.0) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).or_fail(what),
+        };
+        let mut text = String::new();
+        let read = file.take(LONGEST).read_to_string(&mut text);
+        read.or_fail(what)?;
+        let enrolled = Enrolled::from_cache(&text).map_err(|e| {
+            Failure::new(what())
+                .because(e)
+                .fix("remove the file, and join with a token of `tulle token create node/NAME`")
+        })?;
+        Ok(Some(enrolled))
+    }
+
+    /// Replaces the identity. The file is for its owner alone from the start.
+    pub(crate) fn write(&self, enrolled: &Enrolled) -> Result<()> {
+        let what = || format!("cannot keep this host's identity in {}", self.0.display());
+        let new = self.0.with_extension("new");
+        match fs::remove_file(&new) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).or_fail(what),
+            _ => {}
+        }
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)
+            .or_fail(what)?;
+        out.write_all(enrolled.to_cache().as_bytes())
+            .or_fail(what)?;
+        out.sync_all().or_fail(what)?;
+        fs::rename(&new, &self.0).or_fail(what)
+    }
+}

@@ -1,0 +1,158 @@
+//! Ports that a gateway keeps. They are noted in the state directory, so that a scraper or a
+//! firewall finds them again after a restart of the gateway or of the whole mesh.
+
+use super::context::Context;
+use super::ports::Reserved;
+use crate::failure::Result;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// Ports of gateways' metrics.
+pub(crate) const METRICS: RangeInclusive<u16> = 15020..=15099;
+/// Ports of gateways' administration.
+pub(crate) const ADMIN: RangeInclusive<u16> = 15100..=15179;
+
+/// Notes which port belongs to whom; at most one name for each port of the ranges.
+#[derive(Debug)]
+pub(crate) struct FixedPorts {
+    file: PathBuf,
+    owners: RefCell<BTreeMap<u16, String>>,
+}
+
+impl FixedPorts {
+    /// Reads what was noted before. A file that cannot be read notes nothing.
+    pub(crate) fn read(file: PathBuf) -> Self {
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(e) => {
+                if e.kind() != ErrorKind::NotFound {
+                    tracing::warn!(file = %file.display(), error = %e, "ports are chosen anew");
+                }
+                String::new()
+            }
+        };
+        let owners: BTreeMap<u16, String> = serde_json::from_str(&text).unwrap_or_default();
+        let noted = |port: &u16| METRICS.contains(port) || ADMIN.contains(port);
+        Self {
+            file,
+            owners: RefCell::new(owners.into_iter().filter(|(p, _)| noted(p)).collect()),
+        }
+    }
+
+    /// Takes the port that `name` had before; else one that nobody has had, else one whose owner is
+    /// gone. None: all are taken.
+    fn take(&self, name: &str, ip: IpAddr, range: RangeInclusive<u16>) -> Option<Reserved> {
+        let ports: Vec<u16> = {
+            let owners = self.owners.borrow();
+            let rank = |port: &u16| match owners.get(port).map(String::as_str) {
+                Some(owner) if owner == name => 0,
+                None => 1,
+                Some(_) => 2,
+            };
+            let mut ports: Vec<u16> = range.clone().collect();
+            ports.sort_by_key(rank);
+            ports
+        };
+        let found = ports
+            .into_iter()
+            .find_map(|port| Reserved::bind(SocketAddr::new(ip, port)).ok())?;
+        let port = found.address().port();
+        let changed = {
+            let mut owners = self.owners.borrow_mut();
+            let before = owners.clone();
+            owners.retain(|port, owner| !(range.contains(port) && owner == name));
+            owners.insert(port, name.to_owned());
+            *owners != before
+        };
+        if changed && let Err(e) = self.write() {
+            tracing::warn!(file = %self.file.display(), error = %e, "a port is not noted");
+        }
+        Some(found)
+    }
+
+    fn write(&self) -> std::io::Result<()> {
+        let new = self.file.with_extension("new");
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        out.write_all(&serde_json::to_vec_pretty(&*self.owners.borrow())?)?;
+        fs::rename(&new, &self.file)
+    }
+}
+
+impl Context {
+    /// The port of a range that `name` keeps, or any free one where the range is used up.
+    pub(crate) fn fixed_port(
+        &self,
+        name: &str,
+        ip: IpAddr,
+        range: RangeInclusive<u16>,
+    ) -> Result<Reserved> {
+        let (first, last) = (*range.start(), *range.end());
+        if let Some(port) = self.fixed_ports.take(name, ip, range) {
+            return Ok(port);
+        }
+        self.warn(format!(
+            "{name} has no fixed port: {first} to {last} of {ip} are all in use"
+        ));
+        self.free_port(ip)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn a_port_is_kept_over_restarts_and_given_on_when_all_are_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let ports = || FixedPorts::read(dir.path().join("ports.json"));
+        let first = ports();
+        let one = first.take("a", LOCALHOST, METRICS).unwrap();
+        let two = first.take("b", LOCALHOST, METRICS).unwrap();
+        let (a, b) = (one.address().port(), two.address().port());
+        assert!(a != b && METRICS.contains(&a) && METRICS.contains(&b));
+        drop((one, two, first));
+        // Started in another order, and by another process.
+        let again = ports();
+        let two = again.take("b", LOCALHOST, METRICS).unwrap();
+        assert_eq!(two.address().port(), b);
+        let one = again.take("a", LOCALHOST, METRICS).unwrap();
+        assert_eq!(one.address().port(), a);
+        // Another name gets neither, also when no other port is left.
+        assert_ne!(
+            again
+                .take("c", LOCALHOST, METRICS)
+                .unwrap()
+                .address()
+                .port(),
+            a
+        );
+        assert!(again.take("d", LOCALHOST, a..=a).is_none());
+        drop(one);
+        let gone = again.take("d", LOCALHOST, a..=a).unwrap();
+        assert_eq!(gone.address().port(), a, "its owner is gone");
+    }
+
+    #[test]
+    fn a_damaged_file_notes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ports.json");
+        for text in ["{", r#"{"22": "a"}"#, r#"{"99999": "a"}"#] {
+            fs::write(&file, text).unwrap();
+            assert!(FixedPorts::read(file.clone()).owners.borrow().is_empty());
+        }
+    }
+}
