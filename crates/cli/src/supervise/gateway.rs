@@ -7,6 +7,7 @@ use super::proxy::{Description, RunningProxy};
 use super::state;
 use crate::failure::Result;
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
