@@ -57,7 +57,7 @@ mod modules {
 /// Time of a plain loop per byte, in nanoseconds.
 static BYTE: LazyLock<f64> = LazyLock::new(|| {
     let bytes = vec![b'x'; 64 * 1024];
-    cost::of(sum, &bytes) / bytes.len() as f64
+    cost::measure(sum, &bytes) / bytes.len() as f64
 });
 
 fn sum(bytes: &[u8]) {
@@ -111,7 +111,7 @@ impl<'a> Input<'a> {
         let most = self.units(part);
         ((most * 3 / 4).max(most.saturating_sub(3))..=most).map(|units| {
             let bytes = self.bytes(units);
-            cost::of(self.parser.run, &bytes) / bytes.len() as f64 / *BYTE
+            cost::measure(self.parser.run, &bytes) / bytes.len() as f64 / *BYTE
         })
     }
 }

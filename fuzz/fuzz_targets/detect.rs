@@ -14,13 +14,13 @@ mod hello;
 #[path = "../../crates/proxy/src/codec/detect/lenient.rs"]
 mod lenient;
 
-use detect::{Detected, Watch};
+use detect::{Detected, FirstLineReader};
 
 fuzz_target!(|data: &[u8]| {
     let Some((cut, data)) = data.split_first() else {
         return;
     };
-    let (mut watch, mut spoken, mut tls) = (Watch::new(), Detected::NeedsMore, None);
+    let (mut watch, mut spoken, mut tls) = (FirstLineReader::new(), Detected::NeedsMore, None);
     for (at, byte) in data.iter().enumerate() {
         let now = watch.read(&[*byte]);
         if matches!(spoken, Detected::Http | Detected::Opaque) {
@@ -35,12 +35,12 @@ fuzz_target!(|data: &[u8]| {
     }
     assert!(data.len() < 6 || tls.is_some());
     assert_eq!(
-        Watch::new().read(data),
+        FirstLineReader::new().read(data),
         spoken,
         "all at once as byte by byte"
     );
 
-    let (mut watch, mut forwarded) = (Watch::new(), 0);
+    let (mut watch, mut forwarded) = (FirstLineReader::new(), 0);
     for piece in data.chunks(usize::from(*cut).max(1)) {
         if watch.read(piece) == Detected::Http {
             break;

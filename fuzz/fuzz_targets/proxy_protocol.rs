@@ -7,21 +7,21 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/proxy/src/codec/proxy_protocol.rs"]
 mod proxy_protocol;
 
-use proxy_protocol::{Header, LIMIT, parse};
+use proxy_protocol::{ProxyHeader, LIMIT, parse};
 
 fuzz_target!(|data: &[u8]| {
     let whole = parse(data);
-    assert!(whole != Header::NeedsMore || data.len() < LIMIT);
-    if let Header::Complete { length, .. } = whole {
+    assert!(whole != ProxyHeader::NeedsMore || data.len() < LIMIT);
+    if let ProxyHeader::Complete { length, .. } = whole {
         assert!((8..=LIMIT).contains(&length) && length <= data.len());
         assert_eq!(parse(&data[..length]), whole);
-        assert_eq!(parse(&data[..length - 1]), Header::NeedsMore);
+        assert_eq!(parse(&data[..length - 1]), ProxyHeader::NeedsMore);
     }
-    let mut known = Header::NeedsMore;
+    let mut known = ProxyHeader::NeedsMore;
     for end in 0..=data.len().min(600) {
         let now = parse(&data[..end]);
         match known {
-            Header::NeedsMore => known = now,
+            ProxyHeader::NeedsMore => known = now,
             _ => assert_eq!(now, known, "more bytes changed the answer"),
         }
     }

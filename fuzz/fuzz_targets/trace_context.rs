@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/proxy/src/telemetry/trace_context/mod.rs"]
 mod trace_context;
 
-use trace_context::{Context, Decision, Onward, read};
+use trace_context::{TraceContext, Decision, Onward, read};
 
 fuzz_target!(|data: &[u8]| {
     let lines = data.split(|&byte| byte == b'\n');
@@ -38,5 +38,5 @@ fuzz_target!(|data: &[u8]| {
     let said = fields.iter().chain(flags);
     let again = read(said.map(|(name, value)| (name.as_bytes(), value)));
     let decision = Some(decision);
-    assert_eq!(again, Some(Context { decision, ..context }));
+    assert_eq!(again, Some(TraceContext { decision, ..context }));
 });

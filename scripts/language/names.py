@@ -10,6 +10,7 @@ REASONS = [
     ("the resource that a proxy is sent, and the same compiled", {"model", "proxy"},
      "Backend Breaker Cors Dns Egress ExternalAuth Fault Gateway HeaderEdit Inbound InboundPort Jwt Listener "
      "ListenerTls Mirror Outlier Policy RateLimit Redirect Rewrite Service ServicePort Target Upstream"),
+    ("a failure in words for people, and one that a proxy answers and counts; no crate uses both", {"bench", "proxy"}, "Failure"),
     ("two protocols with one shape, and their users import one of them", {"http2", "transport"},
      "Config Connection ConnectionError Handler"),
     ("the network of a mesh in its bootstrap, and the same made in the kernel", {"model", "redirect"}, "Network"),

@@ -7,7 +7,7 @@ use tulle_model::resource::Revoked;
 impl Revocation {
     /// The answer about this, which revokes that.
     #[must_use]
-    pub fn of(what: &RevocationSpec, revoked: &Revoked) -> Self {
+    pub fn from_spec(what: &RevocationSpec, revoked: &Revoked) -> Self {
         let list = revoked.issued.iter().next();
         let (issuer, listed) = list.map_or_else(Default::default, |(issuer, serials)| {
             (issuer.clone(), serials.len())

@@ -12,7 +12,7 @@
 //! says anything.
 
 use crate::budgets::number;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::results::{Results, SCHEMA, figure};
 use crate::stats::{Figures, SUBJECT, Spread, Summary};
 use crate::verdict::{Finding, Verdict};
@@ -49,7 +49,7 @@ const LARGER: [&str; 3] = [figure::RPS, figure::MIB_PER_S, figure::BESIDE_MIB_PE
 pub fn read(path: &Path, study: &str) -> Result<Results> {
     let input = |why: &dyn std::fmt::Display| {
         let text = format!("the baseline {}: {why}", path.display());
-        Failure::new(Kind::Input, text)
+        Failure::new(FailureKind::Input, text)
     };
     let text = fs::read_to_string(path).map_err(|e| input(&e))?;
     let results: Results = serde_json::from_str(&text).map_err(|e| input(&e))?;

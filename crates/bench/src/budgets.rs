@@ -3,7 +3,7 @@
 //! They are held against medians. What was not measured is skipped, and said; what was measured and
 //! is not valid has exceeded its budget.
 
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::peer;
 use crate::results::{FIGURES, Results, figure};
 use crate::stats::{Figures, SUBJECT, Summary};
@@ -56,7 +56,7 @@ impl Budgets {
     /// It cannot be read, is no TOML, or has a key that means nothing: which, and where.
     pub fn read(path: &Path, no_scenario: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let input = |why: &dyn std::fmt::Display| {
-            Failure::new(Kind::Input, format!("{}: {why}", path.display()))
+            Failure::new(FailureKind::Input, format!("{}: {why}", path.display()))
         };
         let text = fs::read_to_string(path).map_err(|e| input(&e))?;
         let budgets: Self = toml::from_str(&text).map_err(|e| input(&e))?;
@@ -117,8 +117,8 @@ impl Budgets {
     }
 
     /// Holds the medians against the budgets; `headline` is what the unnamed ones are about.
-    pub fn check(&self, results: &Results, headline: &str) -> Verdict {
-        let mut verdict = Verdict::default();
+    pub fn check(&self, results: &Results, headline: &str) -> BudgetVerdict {
+        let mut verdict = BudgetVerdict::default();
         for (of, ratios, bounds) in self.parts() {
             for (peer, figures) in bounds {
                 for (figure, bound) in figures {
@@ -138,7 +138,7 @@ impl Budgets {
     }
 }
 
-impl Verdict {
+impl BudgetVerdict {
     fn check(
         &mut self,
         results: &Results,
@@ -399,7 +399,7 @@ mod tests {
         ];
         for (text, part) in cases {
             let failure = budgets(text).unwrap_err();
-            assert_eq!(failure.kind, Kind::Input, "{text}");
+            assert_eq!(failure.kind, FailureKind::Input, "{text}");
             let said = failure.to_string();
             assert!(
                 said.contains("budgets.toml: ") && said.contains(part),

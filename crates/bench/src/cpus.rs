@@ -1,6 +1,6 @@
 //! Which CPUs sidecars and load run on.
 
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 
 /// The CPUs of `--sidecar-cpu` (default: 0) and `--load-cpu` (default: 1; on a machine with one CPU
 /// there is but that).
@@ -20,7 +20,7 @@ pub(crate) fn check(sidecar: usize, load: usize) -> Result<()> {
     for (option, cpu) in [("--sidecar-cpu", sidecar), ("--load-cpu", load)] {
         if cpu >= rustix::thread::CpuSet::MAX_CPU || !set.is_set(cpu) {
             let text = format!("{option} {cpu}: this CPU cannot be used here; see `nproc`");
-            return Err(Failure::new(Kind::Usage, text));
+            return Err(Failure::new(FailureKind::Usage, text));
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The kind of failure, which decides the exit code of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// Something was tried and failed.
     Failed,
     /// The command line asks for what does not exist.
@@ -21,7 +21,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Failure {
     /// The kind of failure.
-    pub kind: Kind,
+    pub kind: FailureKind,
     text: String,
 }
 
@@ -30,7 +30,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     /// Makes a failure of a kind, in words: what, why, and what to do next.
-    pub fn new(kind: Kind, text: impl Into<String>) -> Self {
+    pub fn new(kind: FailureKind, text: impl Into<String>) -> Self {
         Self {
             kind,
             text: text.into(),
@@ -39,7 +39,7 @@ impl Failure {
 
     /// Something was tried and failed.
     pub fn failed(text: impl Into<String>) -> Self {
-        Self::new(Kind::Failed, text)
+        Self::new(FailureKind::Failed, text)
     }
 }
 

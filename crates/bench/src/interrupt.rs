@@ -1,6 +1,6 @@
 //! Ctrl-C and SIGTERM: the study ends after putting away what it started, keeping what is done.
 
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Interrupt {
     /// It was set.
     pub fn check(&self) -> Result<()> {
         if self.is_set() {
-            return Err(Failure::new(Kind::Interrupted, "interrupted"));
+            return Err(Failure::new(FailureKind::Interrupted, "interrupted"));
         }
         Ok(())
     }

@@ -90,17 +90,17 @@ pub fn start() -> Result<()> {
 
 /// Clears `thing` away if the bench ends before the value that is returned. Does nothing before
 /// [`start`].
-pub fn watch(thing: Thing) -> Watch {
+pub fn watch(thing: Thing) -> JanitorWatch {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     tell(&Line::Keep(number, thing));
-    Watch(number)
+    JanitorWatch(number)
 }
 
 /// Something that is watched until this value ends.
 #[derive(Debug)]
-pub struct Watch(u64);
+pub struct JanitorWatch(u64);
 
-impl Drop for Watch {
+impl Drop for JanitorWatch {
     fn drop(&mut self) {
         tell(&Line::Forget(self.0));
     }
@@ -119,7 +119,7 @@ fn tell(line: &Line) {
 #[derive(Debug)]
 pub struct TemporaryDirectory {
     path: PathBuf,
-    _watch: Watch,
+    _watch: JanitorWatch,
 }
 
 impl TemporaryDirectory {

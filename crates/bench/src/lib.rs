@@ -31,12 +31,12 @@ pub mod tools;
 pub mod verdict;
 
 pub use command::Bench;
-pub use failure::{Failure, Kind, OrFail, Result};
+pub use failure::{Failure, FailureKind, OrFail, Result};
 
 /// Runs one study.
 ///
 /// # Errors
-/// The study could not be run, was interrupted, or found what it must report ([`Kind::Findings`]).
+/// The study could not be run, was interrupted, or found what it must report ([`FailureKind::Findings`]).
 pub fn run(bench: &Bench) -> Result<()> {
     if !matches!(bench.study, command::Study::Report(_)) {
         janitor::start()?;

@@ -5,7 +5,7 @@
 use clap::Parser;
 use std::ffi::OsStr;
 use std::process::ExitCode;
-use tulle_bench::{Bench, Kind, Result, janitor, load};
+use tulle_bench::{Bench, FailureKind, Result, janitor, load};
 
 /// Measure the data plane beside its peers.
 #[derive(Debug, Parser)]
@@ -79,15 +79,15 @@ fn code(done: Result<()>) -> u8 {
         return 0;
     };
     let code = match failure.kind {
-        Kind::Failed => 1,
-        Kind::Usage => USAGE,
-        Kind::Input => 65,
-        Kind::Findings => 79,
+        FailureKind::Failed => 1,
+        FailureKind::Usage => USAGE,
+        FailureKind::Input => 65,
+        FailureKind::Findings => 79,
         // Shells report this status for a program that SIGINT ended.
-        Kind::Interrupted => 130,
+        FailureKind::Interrupted => 130,
     };
     match failure.kind {
-        Kind::Findings | Kind::Interrupted => anstream::eprintln!("{failure}"),
+        FailureKind::Findings | FailureKind::Interrupted => anstream::eprintln!("{failure}"),
         _ => anstream::eprintln!("error: {failure}"),
     }
     code

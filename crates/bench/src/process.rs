@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
-use crate::janitor::{self, Thing, Watch};
+use crate::janitor::{self, JanitorWatch, Thing};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File, OpenOptions};
@@ -21,7 +21,7 @@ pub struct Process {
     /// Its output.
     pub log: PathBuf,
     child: Child,
-    _watch: Watch,
+    _watch: JanitorWatch,
 }
 
 impl Process {

@@ -1,6 +1,6 @@
 //! Where the programs are that Tulle is measured with and beside; for a missing one, how to get it.
 
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -117,13 +117,13 @@ fn fetched(program: &str, name: &str, variable: &str, script: &str) -> Result<Pa
 }
 
 fn missing(name: &str, get: &str) -> Failure {
-    Failure::new(Kind::Usage, format!("{name} is missing: {get}"))
+    Failure::new(FailureKind::Usage, format!("{name} is missing: {get}"))
 }
 
 fn unusable(name: &str, path: &Path) -> Failure {
     let path = path.display();
     Failure::new(
-        Kind::Usage,
+        FailureKind::Usage,
         format!("{path} is not an executable program, and {name} is needed"),
     )
 }
@@ -133,7 +133,7 @@ fn from_environment(variable: &str, name: &str) -> Result<Option<PathBuf>> {
         None => Ok(None),
         Some(path) if runnable(Path::new(&path)) => Ok(Some(path.into())),
         Some(path) => Err(Failure::new(
-            Kind::Usage,
+            FailureKind::Usage,
             format!(
                 "{variable} names {}, which is no program to run as {name}",
                 Path::new(&path).display()
@@ -243,7 +243,7 @@ mod tests {
         assert!(text.contains("run scripts/x.sh"), "{text}");
         assert!(text.contains("TULLE_NO_SUCH"), "{text}");
         let failure = pipy(None).unwrap_err();
-        assert_eq!(failure.kind, Kind::Usage);
+        assert_eq!(failure.kind, FailureKind::Usage);
         assert!(failure.to_string().contains("--pipy-binary"), "{failure}");
         let failure = envoy(Some(Path::new("/nowhere/envoy"))).unwrap_err();
         assert!(failure.to_string().contains("/nowhere/envoy"), "{failure}");

@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 use tulle_bench::args::Common;
-use tulle_bench::peer::refusal::{self, Probe};
+use tulle_bench::peer::refusal::{self, ProbeRequest};
 use tulle_bench::peer::{self, Mode, Peer, Ports, Running, Topology, http};
 use tulle_bench::process::Process;
 use tulle_model::resource::Protocol;
@@ -24,7 +24,7 @@ use waits::holds_within;
 
 /// Longest wait for something that must happen; a limit against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-const PROBE: Probe<'static> = Probe {
+const PROBE: ProbeRequest<'static> = ProbeRequest {
     path: "/",
     caller: Some("/caller"),
 };
@@ -362,7 +362,7 @@ fn what_a_peer_cannot_do_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let topology = Topology::new(dir.path(), Mode::Both, Protocol::Tcp, ports()).unwrap();
     let failure = one("nginx").sidecars(&topology).map(drop).unwrap_err();
-    assert_eq!(failure.kind, tulle_bench::Kind::Usage);
+    assert_eq!(failure.kind, tulle_bench::FailureKind::Usage);
     assert!(failure.to_string().contains("haproxy-tcp"), "{failure}");
 }
 
@@ -466,7 +466,7 @@ fn names_that_do_not_exist_are_answered_with_those_that_do() {
     let failure = peer::parse("none,linkerd", &options())
         .map(drop)
         .unwrap_err();
-    assert_eq!(failure.kind, tulle_bench::Kind::Usage);
+    assert_eq!(failure.kind, tulle_bench::FailureKind::Usage);
     let text = failure.to_string();
     assert!(text.starts_with("--vs linkerd: "), "{text}");
     for (name, how) in peer::NAMES {

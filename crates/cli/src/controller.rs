@@ -5,7 +5,7 @@ use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, StoreKind, memory_limit};
+use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind, memory_limit};
 
 /// Lines on standard error.
 pub(crate) fn start_logging() -> Result<()> {
@@ -51,7 +51,7 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
     block_on(async {
         let end = told_to_end()?;
         memory_limit::start();
-        let mut running = Controller::start(Config {
+        let mut running = Controller::start(ControllerConfig {
             state_dir: args.dir.clone(),
             listen: args.listen,
             socket: args.socket.clone(),

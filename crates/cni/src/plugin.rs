@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use tulle_redirect::{
-    Backend, PodRules, REDIRECTION, apply_redirection_here, find_redirection_here,
+    FilterBackend, PodRules, REDIRECTION, apply_redirection_here, find_redirection_here,
 };
 
 /// A chain passes on the result of the plugin before since 0.3.0.
@@ -125,7 +125,7 @@ fn run(command: &str, input: Input) -> Result<Option<Value>, Wrong> {
                 let redirection =
                     redirection.map_err(|why| Wrong::new(ANNOTATION, REDIRECTION, why))?;
                 enter()?;
-                let made = apply_redirection_here(Backend::Auto, &redirection);
+                let made = apply_redirection_here(FilterBackend::Auto, &redirection);
                 made.map_err(|e| Wrong::new(RULES, "the pod's rules cannot be made", e))?;
             }
             Ok(Some(result.clone()))

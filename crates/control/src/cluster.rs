@@ -8,8 +8,8 @@ use crate::ca::issuer::Issuer;
 use crate::ca::roots::Roots;
 use crate::index::Edit;
 use crate::metrics::More;
-use crate::world::World;
-pub use crate::world::rotation::{Answer, Keeper};
+use crate::state::MeshState;
+pub use crate::state::rotation::{Keeper, ResponseFuture};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,11 +42,11 @@ pub struct Cluster {
 /// Says whose a token is.
 pub trait Accounts: Send + Sync {
     /// The service account that a token was made for, if it was made for this mesh.
-    fn review(&self, token: String) -> Review;
+    fn review(&self, token: String) -> ReviewFuture;
 }
 
 /// An answer that takes a while.
-pub type Review = Pin<Box<dyn Future<Output = Result<Account, ReviewError>> + Send>>;
+pub type ReviewFuture = Pin<Box<dyn Future<Output = Result<Account, ReviewError>> + Send>>;
 
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl std::error::Error for ReviewError {}
 
 /// Feeds the state of the cluster to a running controller.
 #[derive(Clone)]
-pub struct Feed(pub(crate) Arc<World>);
+pub struct Feed(pub(crate) Arc<MeshState>);
 
 impl Feed {
     /// Makes the edits. When this returns, they are on their way to the proxies that they concern.

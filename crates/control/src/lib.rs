@@ -2,7 +2,7 @@
 //! what it needs to know.
 //!
 //! ```text
-//!  objects ──> world ──> store (durable)
+//!  objects ──> state ──> store (durable)
 //!                │
 //!                ├─────> index ──> hub ──> serve/config ──> proxies
 //!                └─────> ca, tokens ─────> serve/certificates
@@ -19,15 +19,16 @@ pub mod memory_limit;
 pub mod metrics;
 mod objects;
 mod serve;
+mod state;
 pub mod store;
 pub mod tokens;
-mod world;
 
 pub use objects::read as read_object;
-pub use world::HOST_AWAY;
+pub use state::HOST_AWAY;
 
 use ca::{Authority, AuthorityError};
 use serve::{LocalListener, Router, TlsListener};
+use state::MeshState;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -43,7 +44,6 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tulle_api::v1;
-use world::World;
 
 /// Name of the store in the state directory.
 const STORE_FILE: &str = "store.redb";
@@ -97,7 +97,7 @@ pub enum StoreKind {
 
 /// How a controller runs.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ControllerConfig {
     /// Holds the store. Made (0700) if it does not exist.
     pub state_dir: PathBuf,
     /// Address for proxies and hosts: gRPC over TLS.
@@ -181,9 +181,9 @@ impl std::error::Error for StartError {}
 #[derive(Debug)]
 pub struct Controller;
 
-/// A controller that runs. Dropping it stops it at once; [`Running::shutdown`] lets requests finish.
+/// A controller that runs. Dropping it stops it at once; [`RunningController::shutdown`] lets requests finish.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningController {
     local_addr: SocketAddr,
     metrics_addr: Option<SocketAddr>,
     ca_fingerprint: String,
@@ -199,13 +199,13 @@ impl Controller {
     ///
     /// # Errors
     /// Something that it needs is not available; nothing is left running.
-    pub async fn start(config: Config) -> Result<Running, StartError> {
+    pub async fn start(config: ControllerConfig) -> Result<RunningController, StartError> {
         // Others on the host's network have no business with it; in a cluster it is a pod's.
         if let Some(address) = config.metrics.filter(|address| !address.ip().is_loopback()) {
             return Err(StartError::MetricsAddress(address));
         }
-        let (world, failure) = load(&config)?;
-        Self::run(config, world, failure).await
+        let (state, failure) = load(&config)?;
+        Self::run(config, state, failure).await
     }
 
     /// Starts a controller of a cluster. Nothing is kept in the state directory.
@@ -213,24 +213,25 @@ impl Controller {
     /// # Errors
     /// Something that it needs is not available; nothing is left running.
     pub async fn start_in_cluster(
-        config: Config,
+        config: ControllerConfig,
         cluster: cluster::Cluster,
-    ) -> Result<Running, StartError> {
-        let authority = Authority::of(cluster.roots.clone()).map_err(StartError::Authority)?;
-        let world = World::of_cluster(authority, &cluster);
-        Self::run(config, world, None).await
+    ) -> Result<RunningController, StartError> {
+        let authority =
+            Authority::from_roots(cluster.roots.clone()).map_err(StartError::Authority)?;
+        let state = MeshState::of_cluster(authority, &cluster);
+        Self::run(config, state, None).await
     }
 
     async fn run(
-        config: Config,
-        world: World,
+        config: ControllerConfig,
+        state: MeshState,
         failure: Option<Failure>,
-    ) -> Result<Running, StartError> {
+    ) -> Result<RunningController, StartError> {
         let metrics = match config.metrics {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
-        let world = Arc::new(world);
+        let state = Arc::new(state);
         let tcp = listen(config.listen).await?;
         let unix = LocalListener::bind(&config.socket).await;
         let unix = unix.map_err(|source| StartError::Socket {
@@ -245,10 +246,10 @@ impl Controller {
         };
         let local_addr = address(&tcp)?;
         let metrics_addr = metrics.as_ref().map(address).transpose()?;
-        let tls = TlsListener::new(tcp, &world).map_err(StartError::Tls)?;
+        let tls = TlsListener::new(tcp, &state).map_err(StartError::Tls)?;
 
         let (shutdown, down) = watch::channel(false);
-        let router = Router::new(&world, &down);
+        let router = Router::new(&state, &down);
         let mut servers = JoinSet::new();
         let mut helpers = JoinSet::new();
         let mut server = |limits| {
@@ -258,33 +259,33 @@ impl Controller {
         };
         helpers.spawn(tls.run(server(MEMBER), server(STRANGER)));
         helpers.spawn(unix.run(server(OPERATOR)));
-        let hosts = world.clone();
+        let hosts = state.clone();
         helpers.spawn(async move { hosts.watch_hosts(config.host_away).await });
-        let following = world.clone();
+        let following = state.clone();
         helpers.spawn(async move { following.follow_issuer().await });
-        let keeping = world.clone();
+        let keeping = state.clone();
         helpers.spawn(async move { keeping.keep_issuer_roots().await });
-        let rotating = world.clone();
+        let rotating = state.clone();
         helpers.spawn(async move { rotating.keep_rotating().await });
-        let keys = jwks::follow(world.clone(), config.least_key_refresh, down.clone());
+        let keys = jwks::follow(state.clone(), config.least_key_refresh, down.clone());
         servers.spawn(keys);
         if let Some(listener) = metrics {
-            helpers.spawn(metrics::serve(listener, world.clone()));
+            helpers.spawn(metrics::serve(listener, state.clone()));
         }
-        Ok(Running {
+        Ok(RunningController {
             local_addr,
             metrics_addr,
-            ca_fingerprint: world.authority().fingerprint().to_owned(),
+            ca_fingerprint: state.authority().fingerprint().to_owned(),
             shutdown,
             servers,
             helpers,
             failure,
-            feed: cluster::Feed(world),
+            feed: cluster::Feed(state),
         })
     }
 }
 
-impl Running {
+impl RunningController {
     /// Where proxies and hosts connect.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
@@ -332,7 +333,7 @@ impl Running {
 
 type Failure = watch::Receiver<Option<String>>;
 
-fn load(config: &Config) -> Result<(World, Option<Failure>), StartError> {
+fn load(config: &ControllerConfig) -> Result<(MeshState, Option<Failure>), StartError> {
     let mut failure = None;
     let store: Arc<dyn Store> = match config.store {
         StoreKind::Memory => Arc::new(Memory::new()),
@@ -352,8 +353,8 @@ fn load(config: &Config) -> Result<(World, Option<Failure>), StartError> {
         }
     };
     let authority = Authority::open(&*store).map_err(StartError::Authority)?;
-    let world = World::load(store, authority).map_err(StartError::Store)?;
-    Ok((world, failure))
+    let state = MeshState::load(store, authority).map_err(StartError::Store)?;
+    Ok((state, failure))
 }
 
 /// Judges objects as if they were applied to a mesh that has nothing yet.
@@ -363,8 +364,8 @@ fn load(config: &Config) -> Result<(World, Option<Failure>), StartError> {
 pub fn judge(objects: &[v1::Object]) -> Result<Vec<v1::Finding>, String> {
     let store = Arc::new(Memory::new());
     let authority = Authority::open(&*store).map_err(|e| e.to_string())?;
-    let world = World::load(store, authority).map_err(|e| e.to_string())?;
-    let judged = world.apply(&world::Actor::Operator, objects, true);
+    let state = MeshState::load(store, authority).map_err(|e| e.to_string())?;
+    let judged = state.apply(&state::Actor::Operator, objects, true);
     Ok(judged.map_err(|e| e.to_string())?.findings)
 }
 

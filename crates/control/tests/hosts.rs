@@ -10,7 +10,7 @@ use std::time::Duration;
 use tonic::Code;
 use tulle_api::v1;
 use tulle_api::v1::objects_client::ObjectsClient;
-use tulle_control::Config;
+use tulle_control::ControllerConfig;
 use tulle_model::resource::Resource;
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn a_removed_host_is_out_at_once() {
 async fn nobody_is_sent_to_a_host_that_is_away() {
     let directory = tempfile::tempdir().unwrap();
     // The controller's clock is not the test's: a minute would be one.
-    let mut mesh = start_as(Config {
+    let mut mesh = start_as(ControllerConfig {
         host_away: Duration::from_secs(3),
         ..config(directory.path())
     })

@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinHandle;
-use tulle_control::ca::issuer::{Asked, IssueError, Issuer, Signed};
+use tulle_control::ca::issuer::{CertificateRequest, IssueError, Issuer, Signed};
 use tulle_control::ca::roots::Roots;
-use tulle_control::ca::{Authority, Request};
-use tulle_control::cluster::{Account, Accounts, Answer, Cluster, Review};
+use tulle_control::ca::{Authority, VerifiedCsr};
+use tulle_control::cluster::{Account, Accounts, Cluster, ResponseFuture, ReviewFuture};
 use tulle_control::index::Edit;
-use tulle_control::{Controller, Running, StoreKind, read_object};
+use tulle_control::{Controller, RunningController, StoreKind, read_object};
 use tulle_model::bootstrap::{Bootstrap, Control};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
@@ -60,7 +60,7 @@ impl Issuer for Shared {
 
     fn sign(
         &self,
-        asked: Asked,
+        asked: CertificateRequest,
     ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>> {
         let issuer = self.0.clone();
         Box::pin(async move {
@@ -70,7 +70,7 @@ impl Issuer for Shared {
                 issuer.unanswered.fetch_add(1, Ordering::SeqCst);
                 std::future::pending::<()>().await;
             }
-            let request = Request::parse(&asked.csr_der).unwrap();
+            let request = VerifiedCsr::parse(&asked.csr_der).unwrap();
             let authority = &issuer.authority;
             let now = SystemTime::now();
             let issued = authority.issue(&request, &asked.identity, asked.lifetime, now);
@@ -79,7 +79,7 @@ impl Issuer for Shared {
         })
     }
 
-    fn roots(&self) -> Answer<Vec<Vec<u8>>> {
+    fn roots(&self) -> ResponseFuture<Vec<Vec<u8>>> {
         let issuer = self.0.clone();
         Box::pin(async move {
             if issuer.hangs.load(Ordering::SeqCst) {
@@ -94,7 +94,7 @@ impl Issuer for Shared {
 struct ApiServer;
 
 impl Accounts for ApiServer {
-    fn review(&self, _: String) -> Review {
+    fn review(&self, _: String) -> ReviewFuture {
         Box::pin(async {
             Ok(Account {
                 namespace: "shop".into(),
@@ -151,7 +151,7 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn start(directory: &Path, of: &Running) -> Self {
+    fn start(directory: &Path, of: &RunningController) -> Self {
         let token = directory.join("token");
         std::fs::write(&token, "token").unwrap();
         let bootstrap: Bootstrap = serde_json::from_value(json!({ "identity": ID })).unwrap();
@@ -209,7 +209,7 @@ async fn controller(
     kept: &Kept,
     known: Vec<Vec<u8>>,
     own: &Roots,
-) -> Running {
+) -> RunningController {
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("tulle.local").unwrap(),
         namespace: "tulle-system".to_owned(),
@@ -225,7 +225,7 @@ async fn controller(
     Controller::start_in_cluster(config, cluster).await.unwrap()
 }
 
-fn feed(to: &Running, level: &str) {
+fn feed(to: &RunningController, level: &str) {
     let mesh = json!({
         "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": "mesh" },
         "spec": {
@@ -243,7 +243,7 @@ async fn an_issuer_that_hangs_keeps_no_configuration_from_sidecars() {
     let directory = directory.path();
     let own = Roots::generate().unwrap();
     let issuer = Arc::new(Fickle {
-        authority: Authority::of(Roots::generate().unwrap()).unwrap(),
+        authority: Authority::from_roots(Roots::generate().unwrap()).unwrap(),
         hangs: AtomicBool::new(false),
         unanswered: AtomicUsize::new(0),
         waiting: Arc::default(),

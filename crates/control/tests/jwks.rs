@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tulle_api::v1;
-use tulle_control::Config;
+use tulle_control::ControllerConfig;
 use tulle_model::resource::{Filter, Resource};
 
 /// An issuer's HTTPS server.
@@ -126,8 +126,8 @@ fn authentication(name: &str, uri: &str) -> Value {
             "spec": { "targetRefs": [{ "kind": "Service", "name": name }], "jwt": jwt } })
 }
 
-fn quick(directory: &Path) -> Config {
-    Config {
+fn quick(directory: &Path) -> ControllerConfig {
+    ControllerConfig {
         least_key_refresh: Duration::from_millis(50),
         ..config(directory)
     }

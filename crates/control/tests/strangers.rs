@@ -21,8 +21,8 @@ use tonic::transport::{Channel, Endpoint};
 use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Account, Accounts, Cluster, Review, ReviewError};
-use tulle_control::{Controller, Running, StoreKind};
+use tulle_control::cluster::{Account, Accounts, Cluster, ReviewError, ReviewFuture};
+use tulle_control::{Controller, RunningController, StoreKind};
 use tulle_model::identity::TrustDomain;
 use tulle_tls::Identity;
 use tulle_tls::controller::{Anchor, client_config};
@@ -159,7 +159,7 @@ struct ApiServer {
 }
 
 impl Accounts for ApiServer {
-    fn review(&self, token: String) -> Review {
+    fn review(&self, token: String) -> ReviewFuture {
         self.reviews.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             match token.split('-').next() {
@@ -174,7 +174,7 @@ impl Accounts for ApiServer {
     }
 }
 
-async fn cluster(directory: &std::path::Path) -> (Running, Arc<ApiServer>) {
+async fn cluster(directory: &std::path::Path) -> (RunningController, Arc<ApiServer>) {
     let accounts = Arc::<ApiServer>::default();
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("tulle.local").unwrap(),
@@ -194,7 +194,7 @@ async fn cluster(directory: &std::path::Path) -> (Running, Arc<ApiServer>) {
 
 /// A client at 127.0.0.`host`.
 async fn client(
-    running: &Running,
+    running: &RunningController,
     host: u8,
     identity: Option<&Identity>,
 ) -> CertificatesClient<Channel> {

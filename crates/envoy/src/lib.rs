@@ -24,4 +24,4 @@ mod tls;
 mod whole;
 
 pub use error::Untranslatable;
-pub use whole::{Certificates, Options, Resources, static_config, translate};
+pub use whole::{Certificates, Resources, TranslationOptions, static_config, translate};

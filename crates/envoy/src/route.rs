@@ -29,7 +29,7 @@ enum Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    fn of(pattern: &'a str) -> Self {
+    fn from_pattern(pattern: &'a str) -> Self {
         match pattern.strip_prefix('*') {
             _ if pattern.is_empty() => Self::Any,
             Some(suffix) if suffix.starts_with('.') => {
@@ -116,7 +116,7 @@ impl Translator<'_> {
         for route in routes.iter().filter(|r| r.port == 0 || r.port == port) {
             let hosts: Vec<Host> = match route.hostnames.as_slice() {
                 [] => vec![Host::Any],
-                names => names.iter().map(|n| Host::of(n)).collect(),
+                names => names.iter().map(|n| Host::from_pattern(n)).collect(),
             };
             for rule in &route.rules {
                 for host in &hosts {

@@ -13,14 +13,14 @@ const LARGEST_PATTERN: u32 = 100_000;
 
 /// Choices of the translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct TranslationOptions {
     /// Use HTTP/2 between sidecars rather than HTTP/1.1.
     pub upstream_h2: bool,
     /// Send a request again that no server can have seen.
     pub retry: bool,
 }
 
-impl Default for Options {
+impl Default for TranslationOptions {
     fn default() -> Self {
         Self {
             upstream_h2: false,
@@ -50,7 +50,7 @@ pub struct Resources {
 pub(crate) struct Translator<'a> {
     pub(crate) bootstrap: &'a Bootstrap,
     pub(crate) certificates: Certificates,
-    pub(crate) options: Options,
+    pub(crate) options: TranslationOptions,
 }
 
 impl Translator<'_> {
@@ -66,7 +66,7 @@ impl Translator<'_> {
 pub fn translate(
     bootstrap: &Bootstrap,
     certificates: Certificates,
-    options: Options,
+    options: TranslationOptions,
 ) -> Result<Resources, Untranslatable> {
     supported::check(bootstrap)?;
     let translator = Translator {
@@ -86,7 +86,10 @@ pub fn translate(
 ///
 /// # Errors
 /// Names the first feature that Envoy lacks.
-pub fn static_config(bootstrap: &Bootstrap, options: Options) -> Result<Value, Untranslatable> {
+pub fn static_config(
+    bootstrap: &Bootstrap,
+    options: TranslationOptions,
+) -> Result<Value, Untranslatable> {
     let files = bootstrap.certificates.clone();
     let files = files.ok_or(Untranslatable::NoCertificates)?;
     let made = translate(bootstrap, Certificates::Files(files), options)?;

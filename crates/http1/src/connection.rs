@@ -90,7 +90,7 @@ pub(crate) struct Named<'a> {
 impl<'a> Named<'a> {
     /// Collects the names. `lines` are those of an accepted head, so there are no more names than
     /// fit.
-    pub(crate) fn of(lines: Lines<'a>) -> Self {
+    pub(crate) fn from_lines(lines: Lines<'a>) -> Self {
         let mut named = Self::default();
         let lines = lines.filter(|line| classify(line.name) == Field::Connection);
         let options = lines.flat_map(|line| list(line.value));
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn what_is_named_is_removed_but_for_what_the_recipient_is_meant_to_see() {
         let head = b"Connection: close, X-A,, te\r\nb: c\r\nconnection: x-b, Via, upgrade\r\n\r\n";
-        let named = Named::of(Lines::new(head));
+        let named = Named::from_lines(Lines::new(head));
         assert!(named.holds(b"x-a") && named.holds(b"X-B"));
         for kept in ["via", "close", "upgrade", "te", "b", ""] {
             assert!(!named.holds(kept.as_bytes()), "{kept}");

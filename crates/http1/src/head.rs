@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use crate::error::BadHead;
 use crate::field::{Lines, is_token_byte, is_value_byte};
-use crate::{BodyLength, Limits, Span};
+use crate::{BodyLength, ByteSpan, Limits};
 
 /// Header lines that the array on the stack can hold (4 KiB).
 pub(crate) const MAX_HEADERS: usize = 144;
@@ -21,7 +21,7 @@ pub(crate) fn usable<'s, 'b>(
     slots.get_mut(..most).unwrap_or_default()
 }
 
-/// The byte limit of a head: as configured, but small enough that offsets fit a [`Span`].
+/// The byte limit of a head: as configured, but small enough that offsets fit a [`ByteSpan`].
 pub(crate) fn max_bytes(limits: &Limits) -> usize {
     limits.head_bytes.min(u32::MAX as usize - 1)
 }
@@ -36,9 +36,9 @@ pub(crate) fn each_line<E: From<BadHead>>(
     buf: &[u8],
     len: usize,
     headers: &[httparse::Header<'_>],
-    mut each: impl FnMut(&httparse::Header<'_>, Span) -> Result<(), E>,
+    mut each: impl FnMut(&httparse::Header<'_>, ByteSpan) -> Result<(), E>,
 ) -> Result<usize, E> {
-    let offset = |name: &str| Span::locate(buf, name.as_bytes()).start as usize;
+    let offset = |name: &str| ByteSpan::locate(buf, name.as_bytes()).start as usize;
     let fields_end = len.saturating_sub(2);
     let first = headers
         .first()
@@ -54,7 +54,7 @@ pub(crate) fn each_line<E: From<BadHead>>(
         if !ends_in_crlf(buf, end) {
             return Err(BadHead::LineEnding.into());
         }
-        each(header, Span::new(start, end))?;
+        each(header, ByteSpan::new(start, end))?;
         start = end;
     }
     Ok(first)
@@ -140,14 +140,14 @@ fn decimal(text: &[u8]) -> Option<u64> {
 /// Ranges of lines to leave out, as many as usual heads need; adjacent lines count as one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Cuts {
-    ranges: [Span; 6],
+    ranges: [ByteSpan; 6],
     used: u8,
     overflow: bool,
 }
 
 impl Cuts {
     /// Adds a line after those added before.
-    pub(crate) fn push(&mut self, line: Span) {
+    pub(crate) fn push(&mut self, line: ByteSpan) {
         let used = self.used as usize;
         if let Some(before) = used.checked_sub(1)
             && let Some(last) = self.ranges.get_mut(before)

@@ -18,7 +18,7 @@
 //! let Parsed::Complete(head) = parse_request(data, &Limits::default())? else {
 //!     panic!("the head is complete");
 //! };
-//! assert_eq!(head.path.of(data), b"/a");
+//! assert_eq!(head.path.slice(data), b"/a");
 //! assert!(!head.keep_alive);
 //!
 //! let mut out = Vec::new();
@@ -84,15 +84,15 @@ pub enum Parsed<T> {
 
 /// A range of the buffer that was parsed; meaningless for any other buffer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct ByteSpan {
     start: u32,
     end: u32,
 }
 
-/// `Span::start` of the two values that a request may mean without containing them.
+/// `ByteSpan::start` of the two values that a request may mean without containing them.
 const LITERAL: u32 = u32::MAX;
 
-impl Span {
+impl ByteSpan {
     /// `/`: the path of `GET http://host HTTP/1.1`.
     const SLASH: Self = Self {
         start: LITERAL,
@@ -120,7 +120,7 @@ impl Span {
 
     /// The bytes this span names in `buf`, the buffer that was parsed.
     #[inline]
-    pub fn of<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+    pub fn slice<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         if self.start == LITERAL {
             return if self.end == 0 { b"/" } else { b"*" };
         }

@@ -10,7 +10,7 @@ use crate::head::{
     slice, usable,
 };
 use crate::target::{Authority, Target};
-use crate::{BodyLength, Limits, Method, Parsed, Span};
+use crate::{BodyLength, ByteSpan, Limits, Method, Parsed};
 
 /// A complete and valid request head, as offsets into the buffer it was parsed from.
 #[derive(Clone, Debug)]
@@ -20,14 +20,14 @@ pub struct RequestHead {
     /// The method.
     pub method: Method,
     /// The method as sent.
-    pub method_text: Span,
+    pub method_text: ByteSpan,
     /// The request target as sent, for logs.
-    pub target: Span,
+    pub target: ByteSpan,
     /// The path without query and without authority: `/` if an absolute-form target has none, `*`
     /// for the asterisk-form, empty for CONNECT. It is not normalised, but forwarded as it is here.
-    pub path: Span,
+    pub path: ByteSpan,
     /// The authority of the target if it has one, else `Host`; port included. May be empty.
-    pub authority: Span,
+    pub authority: ByteSpan,
     /// x of HTTP/1.x.
     pub minor: u8,
     /// Framing of the body; never [`BodyLength::UntilClose`].
@@ -40,12 +40,12 @@ pub struct RequestHead {
     /// without its `Upgrade`, since a switch to HTTP/2 would take requests past the policy.
     pub upgrade: bool,
     /// Value of `x-request-id`, empty if absent; the first if there are several.
-    pub request_id: Span,
+    pub request_id: ByteSpan,
 
     /// Offset of the first header line.
     fields: u32,
     /// Path and query to write instead of the target.
-    rewrite: Option<Span>,
+    rewrite: Option<ByteSpan>,
     /// Whether the authority of the target replaces `Host`.
     replace_host: bool,
     /// Whether the client accepts trailers.
@@ -112,7 +112,7 @@ fn read(
         return Err(BadRequest::RequestLine);
     };
     let method = Method::from_bytes(method_text.as_bytes());
-    let target_span = Span::locate(buf, target_text.as_bytes());
+    let target_span = ByteSpan::locate(buf, target_text.as_bytes());
     let target = Target::parse(method, target_text.as_bytes(), target_span.start as usize)?;
     let replace_host = target.authority.is_some();
 
@@ -120,7 +120,7 @@ fn read(
     let mut framing = Framing::default();
     let mut options = Options::default();
     let mut cuts = Cuts::default();
-    let mut request_id = Span::default();
+    let mut request_id = ByteSpan::default();
     let mut expect_continue = false;
     let mut te_trailers = false;
     let mut has_client_cert = false;
@@ -138,7 +138,7 @@ fn read(
                 if Authority::parse(value).is_none() {
                     return Err(BadRequest::HostInvalid);
                 }
-                host = Some(Span::locate(buf, value));
+                host = Some(ByteSpan::locate(buf, value));
                 if replace_host {
                     cuts.push(line);
                 }
@@ -178,7 +178,7 @@ fn read(
             }
             Field::RequestId => {
                 if request_id.is_empty() {
-                    request_id = Span::locate(buf, value);
+                    request_id = ByteSpan::locate(buf, value);
                 }
             }
         }
@@ -196,7 +196,7 @@ fn read(
     Ok(Parsed::Complete(RequestHead {
         len,
         method,
-        method_text: Span::new(start, start + method_text.len()),
+        method_text: ByteSpan::new(start, start + method_text.len()),
         target: target_span,
         path: target.path,
         authority: target.authority.or(host).unwrap_or_default(),
@@ -242,7 +242,7 @@ impl RequestHead {
         if rescan {
             let lines = slice(head, fields, self.len);
             let named = match self.named {
-                true => Named::of(Lines::new(lines)),
+                true => Named::from_lines(Lines::new(lines)),
                 false => Named::default(),
             };
             copy_lines(lines, |name| self.keeps(&named, name, edit), out);
@@ -261,8 +261,8 @@ impl RequestHead {
 
     fn write_request_line(&self, head: &[u8], fields: usize, out: &mut Vec<u8>) {
         if let Some(target) = self.rewrite {
-            let target = target.of(head);
-            out.extend_from_slice(self.method_text.of(head));
+            let target = target.slice(head);
+            out.extend_from_slice(self.method_text.slice(head));
             out.push(b' ');
             if target.first() == Some(&b'?') {
                 out.push(b'/');
@@ -279,7 +279,7 @@ impl RequestHead {
         }
         if self.replace_host {
             out.extend_from_slice(b"host: ");
-            out.extend_from_slice(self.authority.of(head));
+            out.extend_from_slice(self.authority.slice(head));
             out.extend_from_slice(b"\r\n");
         }
     }
@@ -460,10 +460,10 @@ mod tests {
         let Ok(Parsed::Complete(head)) = parse_request(data, &Limits::default()) else {
             panic!("refused");
         };
-        assert_eq!(head.method_text.of(data), b"POST");
-        assert_eq!(head.target.of(data), b"/a?b");
-        assert_eq!(head.path.of(data), b"/a");
-        assert_eq!(head.authority.of(data), b"c:80");
+        assert_eq!(head.method_text.slice(data), b"POST");
+        assert_eq!(head.target.slice(data), b"/a?b");
+        assert_eq!(head.path.slice(data), b"/a");
+        assert_eq!(head.authority.slice(data), b"c:80");
         assert_eq!(&data[head.len..], b"xyz");
         let names: Vec<_> = crate::headers(&data[..head.len]).collect();
         assert_eq!(

@@ -201,7 +201,7 @@ impl ResponseHead {
             let lines = slice(head, fields, self.len);
             let stripped = |name: &[u8]| strip_reason && classify(name) == Field::Reason;
             let named = match self.named {
-                true => Named::of(Lines::new(lines)),
+                true => Named::from_lines(Lines::new(lines)),
                 false => Named::default(),
             };
             copy_lines(

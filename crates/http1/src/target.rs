@@ -2,16 +2,16 @@
 
 use crate::error::BadRequest;
 use crate::field::split_once;
-use crate::{Method, Span};
+use crate::{ByteSpan, Method};
 
 /// A valid request target, as spans of the parsed buffer.
 pub(crate) struct Target {
     /// Path without query.
-    pub(crate) path: Span,
+    pub(crate) path: ByteSpan,
     /// Path and query of an absolute-form target. May lack the leading `/`.
-    pub(crate) rewrite: Option<Span>,
+    pub(crate) rewrite: Option<ByteSpan>,
     /// Authority of an absolute-form or authority-form target; it replaces `Host`.
-    pub(crate) authority: Option<Span>,
+    pub(crate) authority: Option<ByteSpan>,
 }
 
 impl Target {
@@ -26,23 +26,23 @@ impl Target {
             // Authority-form, and only here; the port must be given (RFC 9110, section 9.3.6).
             return match Authority::parse(text) {
                 Some(Authority::HostPort) => Ok(Self {
-                    path: Span::default(),
+                    path: ByteSpan::default(),
                     rewrite: None,
-                    authority: Some(Span::new(start, end)),
+                    authority: Some(ByteSpan::new(start, end)),
                 }),
                 _ => Err(BadRequest::TargetForm),
             };
         }
         if text.first() == Some(&b'/') {
             return Ok(Self {
-                path: Span::new(start, start + path_len(text)),
+                path: ByteSpan::new(start, start + path_len(text)),
                 rewrite: None,
                 authority: None,
             });
         }
         if text == b"*" && method == Method::Options {
             return Ok(Self {
-                path: Span::new(start, end),
+                path: ByteSpan::new(start, end),
                 rewrite: None,
                 authority: None,
             });
@@ -59,18 +59,18 @@ impl Target {
         }
         let rest_start = end - rest.len();
         let path = match rest.first() {
-            Some(b'/') => Span::new(rest_start, rest_start + path_len(rest)),
-            None if method == Method::Options => Span::STAR,
-            _ => Span::SLASH,
+            Some(b'/') => ByteSpan::new(rest_start, rest_start + path_len(rest)),
+            None if method == Method::Options => ByteSpan::STAR,
+            _ => ByteSpan::SLASH,
         };
         Ok(Self {
             path,
             rewrite: Some(if rest.is_empty() {
                 path
             } else {
-                Span::new(rest_start, end)
+                ByteSpan::new(rest_start, end)
             }),
-            authority: Some(Span::new(end - after.len(), rest_start)),
+            authority: Some(ByteSpan::new(end - after.len(), rest_start)),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tulle_http1::{
-    Body, BodyLength, Limits, Method, Parsed, RequestEdit, ResponseEdit, Span, parse_request,
+    Body, BodyLength, ByteSpan, Limits, Method, Parsed, RequestEdit, ResponseEdit, parse_request,
     parse_response,
 };
 
@@ -30,7 +30,7 @@ fn requests() {
             Ok(Parsed::Partial) => return ("partial".to_owned(), None),
             Ok(Parsed::Complete(head)) => head,
         };
-        let text = |span: Span| lossy(span.of(&case.input));
+        let text = |span: ByteSpan| lossy(span.slice(&case.input));
         let seen = format!(
             "accept method={} target={} path={} authority={} minor={} body={} keep={} expect={} \
              upgrade={} id={} rest={}",

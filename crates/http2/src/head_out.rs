@@ -15,7 +15,7 @@ pub(crate) fn request(
     let connect = parsed.method == tulle_http1::Method::Connect;
     let method = match upgrade {
         Some(_) => b"CONNECT",
-        None => parsed.method_text.of(head),
+        None => parsed.method_text.slice(head),
     };
     hpack::encode(b":method", method, block);
     if let Some(protocol) = upgrade {
@@ -23,10 +23,10 @@ pub(crate) fn request(
     }
     if !connect {
         hpack::encode(b":scheme", scheme, block);
-        hpack::encode(b":path", parsed.target.of(head), block);
+        hpack::encode(b":path", parsed.target.slice(head), block);
     }
     if !parsed.authority.is_empty() {
-        hpack::encode(b":authority", parsed.authority.of(head), block);
+        hpack::encode(b":authority", parsed.authority.slice(head), block);
     }
     fields(head, scratch, block, |name, value| match name {
         b"host" => false,

@@ -5,7 +5,7 @@ use crate::names::AUDIENCE;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tulle_control::cluster::{Account, Accounts, Review, ReviewError};
+use tulle_control::cluster::{Account, Accounts, ReviewError, ReviewFuture};
 
 /// Longest token that is passed on; one has about 1,200 bytes.
 const MAX_TOKEN: usize = 16 * 1024;
@@ -14,7 +14,7 @@ const MAX_TOKEN: usize = 16 * 1024;
 pub struct TokenReviews(pub Client);
 
 impl Accounts for TokenReviews {
-    fn review(&self, token: String) -> Review {
+    fn review(&self, token: String) -> ReviewFuture {
         let client = self.0.clone();
         Box::pin(async move {
             if token.len() > MAX_TOKEN {

@@ -6,7 +6,7 @@ use crate::issuer::IssuerSettings;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
 use crate::source::Missing;
-use crate::status::Wishes;
+use crate::status::StatusUpdates;
 use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
 use k8s_openapi::ByteString;
@@ -28,7 +28,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tulle_control::cluster::{Bundles, Cluster, Feed};
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind, memory_limit, read_object};
+use tulle_control::{
+    Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind, memory_limit,
+    read_object,
+};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
 use tulle_net::socket;
@@ -45,7 +48,7 @@ const KEYS_LOOK: Duration = Duration::from_millis(50);
 /// The file that says how a controller of a cluster runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Options {
+pub struct ControllerOptions {
     /// The namespace it runs in.
     pub namespace: String,
     /// Settings of the mesh, as the `spec` of a Mesh. Its trust domain is the sidecars'.
@@ -68,7 +71,7 @@ pub struct Options {
     pub smi_metrics: bool,
 }
 
-impl Options {
+impl ControllerOptions {
     /// The Mesh object.
     ///
     /// # Errors
@@ -99,12 +102,12 @@ pub(crate) fn mesh_object(
 #[derive(Debug)]
 pub struct RunningInCluster {
     /// The controller itself.
-    pub controller: Running,
+    pub controller: RunningController,
     helpers: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl RunningInCluster {
-    /// Ends it, as [`Running::shutdown`].
+    /// Ends it, as [`RunningController::shutdown`].
     pub async fn shutdown(self) {
         for helper in &self.helpers {
             helper.abort();
@@ -117,7 +120,10 @@ impl RunningInCluster {
 ///
 /// # Errors
 /// The API server does not answer, or something that this process needs is not available.
-pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInCluster, String> {
+pub async fn start(
+    options: &ControllerOptions,
+    run_dir: PathBuf,
+) -> Result<RunningInCluster, String> {
     memory_limit::start();
     let client = Client::try_default().await;
     let client = client.map_err(|e| format!("no Kubernetes API server is configured: {e}"))?;
@@ -169,7 +175,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         None => Vec::new(),
     };
     let leads = leader::run(client.clone(), options.namespace.clone(), replica);
-    let (of_objects, refused) = watch::channel(metrics::Refused::new());
+    let (of_objects, refused) = watch::channel(metrics::RefusedObjects::new());
     let present = metrics::Present {
         leads: leads.clone(),
         missing: webhook.missing.clone(),
@@ -185,7 +191,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         accounts: Arc::new(TokenReviews(client.clone())),
         more_metrics: Arc::new(move |text| metrics::write(text, &present)),
     };
-    let config = Config {
+    let config = ControllerConfig {
         socket: run_dir.join("control.sock"),
         state_dir: run_dir,
         listen: any(names::CONTROLLER_PORT),
@@ -223,7 +229,7 @@ pub async fn start(options: &Options, run_dir: PathBuf) -> Result<RunningInClust
         let told = keep_bundle::<APIService>(client.clone(), api_service, feed.bundles());
         helpers.push(tokio::spawn(told));
     }
-    let wishes = Wishes::default();
+    let wishes = StatusUpdates::default();
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
     helpers.push(tokio::spawn(writing));
     if settings.init_image.is_none() {

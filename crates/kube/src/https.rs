@@ -24,11 +24,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tulle_control::cluster::Feed;
 use tulle_control::memory_limit;
-use tulle_net::places::{self, Class, Limits, Place, Places, Stage};
+use tulle_net::places::{self, Class, HeldPlace, PlaceLimits, Places, Stage};
 
 /// Connections of a port served at a time. Nothing tells the API server from others before its request, so it may
 /// take the place of the source that holds most.
-const CONNECTIONS: Limits = Limits {
+const CONNECTIONS: PlaceLimits = PlaceLimits {
     all: 256,
     source: 128,
     reserved: 8,
@@ -48,7 +48,7 @@ const LIFETIME: Duration = Duration::from_secs(60);
 /// Validity of the server's certificate.
 const VALIDITY: Duration = Duration::from_secs(7 * 24 * 3600);
 
-pub(crate) type Answer = Response<Full<Bytes>>;
+pub(crate) type HttpResponse = Response<Full<Bytes>>;
 
 /// TLS with a certificate for these names, for clients that the verifier lets in.
 pub(crate) fn config(
@@ -73,7 +73,7 @@ pub(crate) fn config(
 }
 
 /// Serves each connection by itself, as [`Places`] allows.
-pub(crate) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<Place>) -> F)
+pub(crate) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<HeldPlace>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -84,11 +84,11 @@ where
 /// Answers the requests of a connection.
 pub(crate) async fn connection<S, F>(
     stream: S,
-    place: Arc<Place>,
+    place: Arc<HeldPlace>,
     answer: impl Fn(Request<Incoming>) -> F + Send + Sync,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Future<Output = Answer> + Send,
+    F: Future<Output = HttpResponse> + Send,
 {
     let service = service_fn(move |mut request: Request<Incoming>| {
         let place = place.clone();
@@ -128,7 +128,7 @@ impl Default for Bodies {
         let limit = memory_limit::limit().and_then(|limit| usize::try_from(limit / 8).ok());
         let all = limit.map_or(BODIES, |limit| limit.min(BODIES));
         // A source keeps within its share of bytes, so that the API server always finds room.
-        Self(Places::new(Limits {
+        Self(Places::new(PlaceLimits {
             all,
             source: all / 4 * 3,
             reserved: 0,
@@ -139,7 +139,7 @@ impl Default for Bodies {
 /// A body, which counts until it is dropped.
 pub(crate) struct Body {
     pub(crate) bytes: Vec<u8>,
-    room: Place,
+    room: HeldPlace,
 }
 
 /// Why a body is not read.
@@ -161,7 +161,7 @@ impl Bodies {
         request: Request<Incoming>,
         most: usize,
     ) -> Result<Body, Unread> {
-        let place = request.extensions().get::<Arc<Place>>().cloned();
+        let place = request.extensions().get::<Arc<HeldPlace>>().cloned();
         let mut body = request.into_body();
         // The announced length, so that memory is reserved once and nothing is moved.
         let length = body.size_hint().exact().unwrap_or_default();
@@ -228,13 +228,13 @@ impl Body {
     }
 }
 
-pub(crate) fn text(status: StatusCode, text: &str) -> Answer {
+pub(crate) fn text(status: StatusCode, text: &str) -> HttpResponse {
     let mut response = Response::new(Full::from(text.to_owned()));
     *response.status_mut() = status;
     response
 }
 
-pub(crate) fn json(status: StatusCode, value: &Value) -> Answer {
+pub(crate) fn json(status: StatusCode, value: &Value) -> HttpResponse {
     let mut response = text(status, &value.to_string());
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, kind);

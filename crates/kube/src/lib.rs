@@ -12,7 +12,6 @@
 //! [`controller`] puts it together; [`install`] writes what a cluster needs for it.
 
 pub mod accounts;
-mod anew;
 pub mod controller;
 pub mod crd;
 pub mod gateway;
@@ -25,6 +24,7 @@ pub mod leader;
 pub mod metrics;
 pub mod names;
 mod repair;
+mod restarting_watch;
 pub mod review;
 pub mod root;
 pub mod scrape;

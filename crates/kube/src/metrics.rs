@@ -15,7 +15,7 @@ pub(crate) static WATCHES_FAILED: Tally<1> = Tally::new();
 pub(crate) static REVIEWS: Tally<2> = Tally::new();
 
 /// How many objects of each kind have no effect.
-pub type Refused = BTreeMap<&'static str, usize>;
+pub type RefusedObjects = BTreeMap<&'static str, usize>;
 
 /// The present state, which is read when a scrape comes.
 pub struct Present {
@@ -24,7 +24,7 @@ pub struct Present {
     /// The kinds of objects that are not known yet.
     pub missing: Receiver<Missing>,
     /// Objects without effect.
-    pub refused: Receiver<Refused>,
+    pub refused: Receiver<RefusedObjects>,
 }
 
 /// Writes all of it.

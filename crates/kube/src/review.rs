@@ -103,7 +103,7 @@ pub(crate) fn refused(uid: &str, why: &str) -> Value {
 }
 
 /// The review that is sent back.
-pub(crate) fn answer(response: Value) -> Value {
+pub(crate) fn response(response: Value) -> Value {
     json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",

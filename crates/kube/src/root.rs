@@ -15,7 +15,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Answer, Feed, Keeper};
+use tulle_control::cluster::{Feed, Keeper, ResponseFuture};
 
 /// Its name, in the controller's namespace.
 pub const SECRET: &str = "tulle-root";
@@ -206,7 +206,7 @@ async fn obey(feed: &Feed, secret: &Secret) -> Result<(), String> {
 }
 
 impl Keeper for InSecret {
-    fn replace(&self, old: Roots, new: Roots) -> Answer<Roots> {
+    fn replace(&self, old: Roots, new: Roots) -> ResponseFuture<Roots> {
         Box::pin(self.clone().replace_now(old, new))
     }
 
@@ -214,7 +214,7 @@ impl Keeper for InSecret {
         self.replica.clone()
     }
 
-    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> ResponseFuture<()> {
         Box::pin(self.clone().keep_now(issuer, roots))
     }
 
@@ -223,7 +223,7 @@ impl Keeper for InSecret {
     }
 
     /// Names the ready replicas: one that cannot start has no sidecars to wait for.
-    fn replicas(&self) -> Answer<Vec<String>> {
+    fn replicas(&self) -> ResponseFuture<Vec<String>> {
         let pods = self.pods.clone();
         Box::pin(async move {
             let ours =

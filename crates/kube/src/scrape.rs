@@ -1,8 +1,8 @@
 //! Annotations that tell Prometheus what to scrape, and the namespaces whose sidecars it does not
 //! scrape: those with the label `tulle.dev/metrics: disabled`, and only they are watched.
 
-use crate::anew::anew;
 use crate::names::METRICS;
+use crate::restarting_watch::restarting_watch;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::watcher::{Config, Event, watcher};
@@ -38,7 +38,8 @@ impl Unscraped {
     pub async fn follow(self, client: Client) {
         let labelled = Config::default().labels(&format!("{METRICS}=disabled"));
         let api = Api::<Namespace>::all(client);
-        let mut seen = anew("Namespace", move || watcher(api.clone(), labelled.clone())).boxed();
+        let mut seen =
+            restarting_watch("Namespace", move || watcher(api.clone(), labelled.clone())).boxed();
         let mut listed = BTreeSet::new();
         while let Some(event) = seen.next().await {
             match event {

@@ -1,7 +1,7 @@
 //! The certificates that pods trust, as a ConfigMap in every namespace.
 
-use crate::anew::anew;
 use crate::names::TRUST_BUNDLE;
+use crate::restarting_watch::restarting_watch;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ObjectMeta, Patch, PatchParams};
@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// ends.
 pub async fn publish(client: Client, mut bundles: Bundles) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let seen = anew("Namespace", move || {
+    let seen = restarting_watch("Namespace", move || {
         watcher(namespaces.clone(), watcher::Config::default())
     });
     let mut seen = seen.applied_objects().boxed();

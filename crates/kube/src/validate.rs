@@ -27,10 +27,10 @@ const GATEWAY_VERSIONS: [&str; 3] = ["v1", "v1alpha3", "v1alpha2"];
 
 /// Answers a review of an object that is created or changed.
 /// `trust_domain` is the mesh's.
-pub fn answer(review: &Review<'_>, trust_domain: &str) -> Value {
+pub fn response(review: &Review<'_>, trust_domain: &str) -> Value {
     let request = review.request();
     let uid = &request.uid;
-    review::answer(match judge(request, trust_domain) {
+    review::response(match judge(request, trust_domain) {
         Verdict::Good => review::allowed(uid),
         Verdict::Warned(why) => {
             let mut response = review::allowed(uid);
@@ -202,7 +202,7 @@ mod tests {
 
     fn ask(group: &str, object: Value, old: Value) -> Value {
         let text = review(group, object, old).to_string();
-        let mut answer = answer(&Review::read(text.as_bytes()).unwrap(), "prod.example");
+        let mut answer = response(&Review::read(text.as_bytes()).unwrap(), "prod.example");
         assert_eq!(answer["response"]["uid"], "7");
         answer["response"].take()
     }

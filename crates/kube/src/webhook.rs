@@ -1,8 +1,8 @@
 //! The servers of the controller for the cluster: the admission webhook over TLS, and readiness.
 
 pub use crate::https::Bodies;
-use crate::https::{self, Answer, HANDSHAKE, Unread, accept, text};
-use crate::inject::{self, Settings, Wish};
+use crate::https::{self, HANDSHAKE, HttpResponse, Unread, accept, text};
+use crate::inject::{self, InjectionSetting, Settings};
 use crate::issuer::certificates;
 use crate::metrics::REVIEWS;
 use crate::review::Review;
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use tulle_control::cluster::Feed;
 use tulle_control::memory_limit;
 use tulle_model::manifest::MeshSpec;
-use tulle_net::places::Place;
+use tulle_net::places::HeldPlace;
 
 /// The API server's own limit for what it asks is 3 MiB.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
@@ -126,7 +126,7 @@ impl Webhook {
         verifier.map_err(|e| format!("authorities of its clients: {e}"))
     }
 
-    async fn connection<S>(self, stream: S, place: Arc<Place>, asker: Asker)
+    async fn connection<S>(self, stream: S, place: Arc<HeldPlace>, asker: Asker)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -138,7 +138,12 @@ impl Webhook {
         https::connection(stream, place, answer).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, source: IpAddr, asker: Asker) -> Answer {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        source: IpAddr,
+        asker: Asker,
+    ) -> HttpResponse {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/live") => text(StatusCode::OK, "live\n"),
             (&Method::GET, "/ready") => self.ready(),
@@ -152,7 +157,7 @@ impl Webhook {
             (&Method::POST, "/validate") => {
                 let domain = &self.settings.trust_domain;
                 self.review("validate", request, source, |review| {
-                    validate::answer(review, domain)
+                    validate::response(review, domain)
                 })
                 .await
             }
@@ -163,7 +168,7 @@ impl Webhook {
         }
     }
 
-    fn ready(&self) -> Answer {
+    fn ready(&self) -> HttpResponse {
         let missing = self.missing.borrow();
         if missing.is_empty() {
             return text(StatusCode::OK, "ready\n");
@@ -182,7 +187,7 @@ impl Webhook {
         };
         // The API server asks only for pods of which it or their namespace says so (the webhook's
         // selectors); what the pod itself says still counts.
-        inject::review::answer(review, |_| Wish::Enabled, &settings)
+        inject::review::response(review, |_| InjectionSetting::Enabled, &settings)
     }
 
     /// Reads a review, and sends the result of `answer`.
@@ -192,7 +197,7 @@ impl Webhook {
         request: Request<Incoming>,
         source: IpAddr,
         answer: impl FnOnce(&Review<'_>) -> Value,
-    ) -> Answer {
+    ) -> HttpResponse {
         match self.reviewed(request, source, answer).await {
             Ok(answer) => {
                 REVIEWS.add([webhook, result(&answer)], 1);

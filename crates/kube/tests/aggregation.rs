@@ -28,7 +28,7 @@ use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
+use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind};
 use tulle_kube::smi;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 
@@ -124,7 +124,7 @@ fn front_proxy(authority: &Authority, servers: &str) -> TlsConnector {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_do_not_keep_the_front_proxy_out() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
+    let config = ControllerConfig {
         socket: directory.path().join("run/control.sock"),
         state_dir: directory.path().to_owned(),
         listen: (NODE, 0).into(),
@@ -145,7 +145,7 @@ async fn idle_connections_do_not_keep_the_front_proxy_out() {
     };
     let controller = Controller::start_in_cluster(config, cluster).await.unwrap();
     let feed = controller.feed();
-    let authority = Authority::of(Roots::generate().unwrap()).unwrap();
+    let authority = Authority::from_roots(Roots::generate().unwrap()).unwrap();
     let tls = front_proxy(&authority, &feed.bundles().pem());
     let listener = TcpListener::bind((NODE, 0)).await.unwrap();
     let to = listener.local_addr().unwrap();

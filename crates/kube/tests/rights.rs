@@ -24,10 +24,10 @@ use tokio::time::timeout;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, StoreKind};
+use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind};
 use tulle_kube::gateway::{self, MISSING, Surroundings, View};
 use tulle_kube::source::Missing;
-use tulle_kube::status::Wishes;
+use tulle_kube::status::StatusUpdates;
 use tulle_model::identity::TrustDomain;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ async fn api_server() -> Client {
 #[tokio::test]
 async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
+    let config = ControllerConfig {
         socket: directory.path().join("run/control.sock"),
         state_dir: directory.path().to_owned(),
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -120,7 +120,7 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         settings: serde_json::from_value(settings).unwrap(),
         leads,
         views,
-        wishes: Wishes::default(),
+        wishes: StatusUpdates::default(),
         missing,
     }));
     let ready = timeout(LONG, still_missing.wait_for(Missing::is_empty))

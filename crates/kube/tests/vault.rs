@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tulle_control::ca::issuer::{Asked, IssueError, Issuer, throwaway_request};
+use tulle_control::ca::issuer::{CertificateRequest, IssueError, Issuer, throwaway_request};
 use tulle_control::ca::roots::Roots;
 use tulle_control::ca::{self, Authority};
 use tulle_kube::issuer::{Vault, VaultAuth, VaultSettings};
@@ -84,7 +84,7 @@ impl Server {
         assert_eq!(body["ttl"], "3600s");
         let csr = pem::parse(body["csr"].as_str().unwrap()).unwrap();
         assert_eq!(csr.tag(), "CERTIFICATE REQUEST");
-        let request = ca::Request::parse(csr.contents()).unwrap();
+        let request = ca::VerifiedCsr::parse(csr.contents()).unwrap();
         let (hour, now) = (Duration::from_secs(3600), SystemTime::now());
         let id = SpiffeId::parse(ID).unwrap();
         let issued = self.authority.issue(&request, &id, hour, now).unwrap();
@@ -97,7 +97,7 @@ impl Server {
 
 /// A server on loopback, and the settings to reach it.
 async fn start(directory: &Path) -> (Arc<Server>, VaultSettings) {
-    let own = Authority::of(Roots::generate().unwrap()).unwrap();
+    let own = Authority::from_roots(Roots::generate().unwrap()).unwrap();
     let hour = Duration::from_secs(3600);
     let made = own.issue_server(&["localhost".to_owned()], hour, SystemTime::now());
     let (certificate, key) = made.unwrap();
@@ -110,7 +110,7 @@ async fn start(directory: &Path) -> (Arc<Server>, VaultSettings) {
         .unwrap();
     let tls = TlsAcceptor::from(Arc::new(tls));
     let server = Arc::new(Server {
-        authority: Authority::of(Roots::generate().unwrap()).unwrap(),
+        authority: Authority::from_roots(Roots::generate().unwrap()).unwrap(),
         state: Mutex::default(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -148,9 +148,9 @@ async fn start(directory: &Path) -> (Arc<Server>, VaultSettings) {
     (server, settings)
 }
 
-fn asked() -> Asked {
+fn asked() -> CertificateRequest {
     let identity = SpiffeId::parse(ID).unwrap();
-    Asked {
+    CertificateRequest {
         csr_der: throwaway_request(&identity).unwrap(),
         identity,
         lifetime: Duration::from_secs(3600),

@@ -26,7 +26,7 @@ use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
+use tulle_control::{Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind};
 use tulle_kube::scrape::Unscraped;
 use tulle_kube::webhook::{Bodies, Webhook, client_roots};
 use tulle_model::identity::{SpiffeId, TrustDomain};
@@ -55,7 +55,7 @@ struct Servers {
     /// Certificate of the root.
     pem: String,
     /// `None`: in another process.
-    _running: Option<(Running, tempfile::TempDir)>,
+    _running: Option<(RunningController, tempfile::TempDir)>,
 }
 
 async fn bind() -> (TcpListener, SocketAddr) {
@@ -76,7 +76,7 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
 
     let directory = tempfile::tempdir().unwrap();
     let run = directory.path().join("run");
-    let config = Config {
+    let config = ControllerConfig {
         socket: run.join("control.sock"),
         state_dir: directory.path().to_owned(),
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -236,7 +236,8 @@ async fn only_clients_with_a_certificate_are_answered_where_one_is_asked_for() {
     let _alone = ALONE.lock().await;
     assert!(client_roots("").unwrap().is_none());
     assert!(client_roots("no PEM").is_err());
-    let [clients, others] = [(); 2].map(|()| Authority::of(Roots::generate().unwrap()).unwrap());
+    let [clients, others] =
+        [(); 2].map(|()| Authority::from_roots(Roots::generate().unwrap()).unwrap());
     let mut servers = start_for(client_roots(&clients.bundle_pem()).unwrap()).await;
     for path in ["POST /inject", "POST /validate"] {
         let tls = servers.shake(NODE).await.unwrap();

@@ -38,7 +38,7 @@ impl Namespaced {
     }
 
     /// Something else of the same namespace.
-    pub fn beside(&self, name: &str) -> Self {
+    pub fn sibling(&self, name: &str) -> Self {
         Self(format!("{name}.{}", self.namespace()).into())
     }
 
@@ -146,7 +146,7 @@ mod tests {
     fn the_namespace_is_what_comes_after_the_last_dot() {
         let web = Namespaced::parse("web.v1.shop").unwrap();
         assert_eq!((web.name(), web.namespace()), ("web.v1", "shop"));
-        assert_eq!(web.beside("cart.v2").as_str(), "cart.v2.shop");
+        assert_eq!(web.sibling("cart.v2").as_str(), "cart.v2.shop");
         for bad in ["web", ".shop", "web.", "", "."] {
             assert_eq!(Namespaced::parse(bad), None, "{bad:?}");
         }

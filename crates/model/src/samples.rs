@@ -10,7 +10,7 @@ const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
 
 /// A sample, which is one line of metrics.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub struct MetricSample {
     /// Metric's name.
     pub name: String,
     /// Labels.
@@ -19,7 +19,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-impl Sample {
+impl MetricSample {
     /// A label's value; empty when absent, which is the same to Prometheus.
     pub fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
@@ -39,12 +39,12 @@ impl Sample {
 }
 
 /// Every sample in the text.
-pub fn parse(text: &str) -> Vec<Sample> {
+pub fn parse(text: &str) -> Vec<MetricSample> {
     text.lines().filter_map(parse_line).collect()
 }
 
 /// The sample of a line, if it is one.
-pub fn parse_line(line: &str) -> Option<Sample> {
+pub fn parse_line(line: &str) -> Option<MetricSample> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return None;
@@ -56,7 +56,7 @@ pub fn parse_line(line: &str) -> Option<Sample> {
         None => (BTreeMap::new(), rest),
     };
     let value = rest.split_whitespace().next()?.parse().ok()?;
-    Some(Sample {
+    Some(MetricSample {
         name: name.to_owned(),
         labels,
         value,
@@ -98,10 +98,10 @@ fn parse_value(text: &str) -> Option<(String, &str)> {
 
 /// Requests and connections that one side counted.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Counted {
+pub struct CountedTraffic {
     /// HTTP requests.
     pub requests: f64,
-    /// Failed requests among these ([`Sample::is_failure`]).
+    /// Failed requests among these ([`MetricSample::is_failure`]).
     pub failed: f64,
     /// TCP connections.
     pub connections: f64,
@@ -109,7 +109,7 @@ pub struct Counted {
     buckets: BTreeMap<u64, f64>,
 }
 
-impl Counted {
+impl CountedTraffic {
     /// Adds what another counted.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
@@ -121,12 +121,12 @@ impl Counted {
     }
 
     /// Whether a sample is one of the metrics counted here.
-    pub fn counts(sample: &Sample) -> bool {
+    pub fn counts(sample: &MetricSample) -> bool {
         matches!(sample.name.as_str(), REQUESTS | CONNECTIONS | DURATIONS)
     }
 
     /// Adds a sample.
-    pub fn take(&mut self, sample: &Sample) {
+    pub fn take(&mut self, sample: &MetricSample) {
         match sample.name.as_str() {
             REQUESTS => {
                 self.requests += sample.value;

@@ -20,7 +20,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The number of places. With weights: their total weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct PlaceLimits {
     /// Limit for all sources together.
     pub all: usize,
     /// Limit for one source, part of `all`.
@@ -76,14 +76,14 @@ struct Held {
 /// The rules, without I/O.
 #[derive(Debug)]
 struct Ledger {
-    limits: Limits,
+    limits: PlaceLimits,
     /// Ordered by the time in their present stage, the longest first.
     held: Vec<Held>,
     next: u64,
 }
 
 impl Ledger {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: PlaceLimits) -> Self {
         Self {
             limits,
             held: Vec::new(),
@@ -100,7 +100,7 @@ impl Ledger {
         self.common().map(|h| h.weight).sum()
     }
 
-    fn of(&self, source: IpAddr) -> usize {
+    fn held_by(&self, source: IpAddr) -> usize {
         let own = self.common().filter(|h| h.source == source);
         own.map(|h| h.weight).sum()
     }
@@ -132,7 +132,7 @@ impl Ledger {
         if weight > self.limits.source.min(self.limits.all) {
             return false;
         }
-        while self.of(source) + weight > self.limits.source {
+        while self.held_by(source) + weight > self.limits.source {
             // The source is over its own limit, so another's place would not help.
             let mut of_stage =
                 |stage| self.evict(|h| h.id != own && h.source == source && h.stage == stage);
@@ -152,7 +152,7 @@ impl Ledger {
     /// The connection that is to go for one of `source`: of those who hold the most, the one that has
     /// been silent longest.
     fn victim(&self, source: IpAddr, weight: usize, own: u64) -> Option<u64> {
-        let mine = self.of(source);
+        let mine = self.held_by(source);
         let mut shares: Vec<(IpAddr, usize)> = Vec::new();
         for held in self.common() {
             match shares.binary_search_by_key(&held.source, |s| s.0) {
@@ -227,7 +227,7 @@ pub struct Places(Arc<Mutex<Ledger>>);
 
 /// A place that is held; dropping it gives it back.
 #[derive(Debug)]
-pub struct Place {
+pub struct HeldPlace {
     places: Places,
     source: IpAddr,
     id: u64,
@@ -237,7 +237,7 @@ pub struct Place {
 impl Places {
     /// Creates this many places, all free.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: PlaceLimits) -> Self {
         Self(Arc::new(Mutex::new(Ledger::new(limits))))
     }
 
@@ -247,15 +247,15 @@ impl Places {
 
     /// Takes a place, from another source if need be; `None`: that would be unfair to all others.
     #[must_use]
-    pub fn take(&self, source: IpAddr, class: Class) -> Option<Place> {
+    pub fn take(&self, source: IpAddr, class: Class) -> Option<HeldPlace> {
         self.take_weight(source, class, 1)
     }
 
     /// Takes as many places at once.
     #[must_use]
-    pub fn take_weight(&self, source: IpAddr, class: Class, weight: usize) -> Option<Place> {
+    pub fn take_weight(&self, source: IpAddr, class: Class, weight: usize) -> Option<HeldPlace> {
         let taken = self.ledger().take(source_of(source), class, weight);
-        taken.map(|(id, end)| Place {
+        taken.map(|(id, end)| HeldPlace {
             places: self.clone(),
             source,
             id,
@@ -268,7 +268,7 @@ impl Places {
         self,
         listener: TcpListener,
         class: impl Fn(IpAddr) -> Class,
-        serve: impl Fn(TcpStream, Arc<Place>) -> F,
+        serve: impl Fn(TcpStream, Arc<HeldPlace>) -> F,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -284,7 +284,7 @@ impl Places {
 
     /// Serves one connection in a task of its own that ends with its place. Without a place it is
     /// closed at once.
-    pub fn serve<F>(&self, source: IpAddr, class: Class, serve: impl FnOnce(Arc<Place>) -> F)
+    pub fn serve<F>(&self, source: IpAddr, class: Class, serve: impl FnOnce(Arc<HeldPlace>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -296,7 +296,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl HeldPlace {
     /// Does something for as long as the place is held; `None`: it was lost.
     pub async fn during<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
@@ -331,7 +331,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldPlace {
     fn drop(&mut self) {
         self.places.ledger().leave(self.id);
     }
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: PlaceLimits = PlaceLimits {
         all: 8,
         source: 5,
         reserved: 2,
@@ -505,7 +505,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_loses_a_place_is_told() {
-        let places = Places::new(Limits {
+        let places = Places::new(PlaceLimits {
             source: 1,
             ..LIMITS
         });
@@ -560,7 +560,7 @@ mod tests {
                 }
                 prop_assert!(ledger.all() <= LIMITS.all);
                 prop_assert!(ledger.reserved() <= LIMITS.reserved);
-                prop_assert!((0..6).all(|s| ledger.of(ip(s)) <= LIMITS.source));
+                prop_assert!((0..6).all(|s| ledger.held_by(ip(s)) <= LIMITS.source));
                 // A reserved place is nobody else's, so it is free for its class whatever others do.
                 let room = ledger.reserved() < LIMITS.reserved;
                 let reserved = ledger.take(ip(9), Class::Reserved, 1);
@@ -572,7 +572,7 @@ mod tests {
             let over = |s: &u8| {
                 let common = ledger.common().filter(|h| h.source == ip(*s));
                 let of: Vec<_> = common.map(|h| (h.stage, h.weight)).collect();
-                let even = of.iter().any(|(_, w)| ledger.of(ip(*s)) > *w);
+                let even = of.iter().any(|(_, w)| ledger.held_by(ip(*s)) > *w);
                 even || of.iter().any(|(stage, _)| *stage == Stage::Silent)
             };
             if (0..6).any(|s| over(&s)) || ledger.all() < LIMITS.all {

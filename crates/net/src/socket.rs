@@ -137,7 +137,7 @@ pub struct Cut(RawFd);
 impl Cut {
     /// Makes a handle to end this connection.
     #[must_use]
-    pub fn of(stream: &TcpStream) -> Self {
+    pub fn for_stream(stream: &TcpStream) -> Self {
         Self(stream.as_raw_fd())
     }
 
@@ -168,12 +168,12 @@ const TCP_INFO: usize = 136;
 /// Remembers a client's connection by descriptor and port, to look at it or end it later. It may
 /// outlive the connection: then it finds none.
 #[derive(Debug, Clone, Copy)]
-pub struct Watch {
+pub struct ConnectionWatch {
     descriptor: RawFd,
     port: u16,
 }
 
-impl Watch {
+impl ConnectionWatch {
     /// Remembers a connection with this peer.
     #[must_use]
     pub fn new(stream: &TcpStream, peer: SocketAddr) -> Self {

@@ -54,13 +54,13 @@ pub fn trim() {
 }
 
 /// A pipe, lent to one direction of a connection.
-pub struct Pipe {
+pub struct SplicePipe {
     /// It is `None` only while the pipe is dropped.
     ends: Option<Ends>,
     held: usize,
 }
 
-impl Pipe {
+impl SplicePipe {
     /// A pipe, or `None`: as many are in use as there may be, or the process has no descriptors.
     pub fn take() -> Option<Self> {
         POOL.with_borrow_mut(|pool| {
@@ -129,7 +129,7 @@ impl Pipe {
     }
 }
 
-impl Drop for Pipe {
+impl Drop for SplicePipe {
     fn drop(&mut self) {
         // A task that outlives the thread-local pool (process exit) just closes its pipe.
         let _ = POOL.try_with(|pool| {

@@ -13,7 +13,7 @@ use crate::control::publish::{Current, Publisher};
 use crate::dns;
 use crate::export::spans::Exporter;
 use crate::listener::accept;
-use crate::serve::spread::{self, Seat};
+use crate::serve::spread::{self, SlotSeed};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::span::Totals;
 use crate::worker::{Command, Worker};
@@ -115,17 +115,22 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         0 => allowed_cores(),
         count => usize::from(count),
     };
-    let mut seats: Vec<Vec<Seat>> = (0..count).map(|_| Vec::new()).collect();
+    let mut slot_seeds: Vec<Vec<SlotSeed>> = (0..count).map(|_| Vec::new()).collect();
     for listener in &bootstrap.listeners {
-        let at_one = spread::seats(count, accept::is_exact(listener));
-        seats
+        let at_one = spread::slot_seeds(count, accept::is_exact(listener));
+        slot_seeds
             .iter_mut()
             .zip(at_one)
-            .for_each(|(all, seat)| all.push(seat));
+            .for_each(|(all, seed)| all.push(seed));
     }
     let mut workers = Vec::new();
-    for (index, seats) in seats.into_iter().enumerate() {
-        let listeners = bootstrap.listeners.iter().cloned().zip(seats).collect();
+    for (index, slot_seeds) in slot_seeds.into_iter().enumerate() {
+        let listeners = bootstrap
+            .listeners
+            .iter()
+            .cloned()
+            .zip(slot_seeds)
+            .collect();
         let started = start_worker(index, listeners, &current, &log, &spans, lookups.clone());
         workers.push(started.await?);
     }
@@ -238,7 +243,7 @@ pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
 /// Starts a worker's thread and waits until it listens.
 async fn start_worker(
     index: usize,
-    listeners: Vec<(Listener, Seat)>,
+    listeners: Vec<(Listener, SlotSeed)>,
     current: &Current,
     log: &AccessLog,
     spans: &Arc<Totals>,
@@ -257,10 +262,10 @@ async fn start_worker(
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
                     let worker = Worker::new(current.get(), log, spans, lookups);
-                    let bound = listeners.into_iter().try_for_each(|(listener, seat)| {
+                    let bound = listeners.into_iter().try_for_each(|(listener, seed)| {
                         let bound = accept::bind(&listener)
                             .map_err(|e| StartError::Listen(listener.address, e))?;
-                        let accept = accept::accept(worker.clone(), bound, listener, seat);
+                        let accept = accept::accept(worker.clone(), bound, listener, seed);
                         tokio::task::spawn_local(accept);
                         Ok(())
                     });

@@ -3,12 +3,12 @@
 //! Workers share nothing but the immutable snapshot and the number of connections each has
 //! (`spread`).
 
-use crate::balance::{Destination, InForce, Port, Steer, show};
+use crate::balance::{Destination, EndpointHint, InForce, Port, show};
 use crate::config::snapshot::Snapshot;
 use crate::context::lookups::Lookups;
 use crate::context::{Recent, WorkerContext, memory_limit};
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::Report;
+use crate::telemetry::metrics::WorkerReport;
 use crate::telemetry::outside_peers;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::telemetry::span::{self, Span};
@@ -39,7 +39,7 @@ pub enum Command {
     /// Answered when all earlier commands are done.
     Ping(oneshot::Sender<()>),
     /// The present numbers.
-    Metrics(oneshot::Sender<Report>),
+    Metrics(oneshot::Sender<WorkerReport>),
     /// Recent failures.
     Errors(oneshot::Sender<Vec<Recent>>),
     /// Peers outside the mesh.
@@ -47,7 +47,7 @@ pub enum Command {
     /// The finished spans, which the worker then forgets.
     Spans(oneshot::Sender<VecDeque<Span>>),
     /// The state of the endpoints it has used.
-    Endpoints(oneshot::Sender<show::View>),
+    Endpoints(oneshot::Sender<show::WorkerView>),
     /// Finish open exchanges and take nothing new; answered when done.
     Drain(oneshot::Sender<()>),
 }
@@ -56,7 +56,7 @@ pub enum Command {
 pub struct Worker {
     this: Weak<Self>,
     context: Rc<WorkerContext>,
-    config: RefCell<Rc<Config>>,
+    config: RefCell<Rc<WorkerConfig>>,
     pools: Pools,
     in_force: Rc<InForce>,
     http2_clients: RefCell<Vec<Weak<Http2Connection>>>,
@@ -73,7 +73,7 @@ impl Deref for Worker {
 }
 
 /// A snapshot with this worker's own state for it.
-pub struct Config {
+pub struct WorkerConfig {
     /// The snapshot.
     pub snapshot: Arc<Snapshot>,
     destinations: RefCell<HashMap<String, Rc<Destination>>>,
@@ -90,7 +90,7 @@ impl Worker {
         Rc::new_cyclic(|this| Self {
             this: this.clone(),
             context: WorkerContext::new(snapshot.clone(), log, spans, lookups),
-            config: RefCell::new(Rc::new(Config::new(snapshot))),
+            config: RefCell::new(Rc::new(WorkerConfig::new(snapshot))),
             pools: Pools::default(),
             in_force: Rc::default(),
             http2_clients: RefCell::default(),
@@ -125,14 +125,14 @@ impl Worker {
     }
 
     /// The configuration in force. Take it once per request.
-    pub fn config(&self) -> Rc<Config> {
+    pub fn config(&self) -> Rc<WorkerConfig> {
         self.config.borrow().clone()
     }
 
     fn configure(&self, snapshot: Arc<Snapshot>) {
         let epoch = self.tls_epoch();
         self.set_snapshot(snapshot.clone());
-        let old = self.config.replace(Rc::new(Config::new(snapshot)));
+        let old = self.config.replace(Rc::new(WorkerConfig::new(snapshot)));
         let config = self.config();
         let cut = self.peers.revoke(&config.snapshot.revoked);
         if cut > 0 {
@@ -155,7 +155,12 @@ impl Worker {
     }
 
     /// Returns the port of a destination, also where that takes any and does not name this one.
-    pub fn port_of(&self, config: &Config, to: &Destination, number: u16) -> Option<Rc<Port>> {
+    pub fn port_of(
+        &self,
+        config: &WorkerConfig,
+        to: &Destination,
+        number: u16,
+    ) -> Option<Rc<Port>> {
         let named = to.port(number).cloned();
         named.or_else(|| {
             let snapshot = &config.snapshot;
@@ -164,7 +169,7 @@ impl Worker {
     }
 
     /// The destination of that name, with this worker's pools.
-    pub fn destination(&self, config: &Config, name: &str) -> Option<Rc<Destination>> {
+    pub fn destination(&self, config: &WorkerConfig, name: &str) -> Option<Rc<Destination>> {
         if let Some(known) = config.destinations.borrow().get(name) {
             return Some(known.clone());
         }
@@ -184,7 +189,7 @@ impl Worker {
         Some(built)
     }
 
-    fn endpoints(&self) -> show::View {
+    fn endpoints(&self) -> show::WorkerView {
         let config = self.config();
         let known = config.destinations.borrow();
         let ports = known.values().flat_map(|d| d.ports());
@@ -270,7 +275,7 @@ async fn lease(worker: &Worker, gateway: &Target) -> Result<Lease, Failure> {
     };
     let mut tries = port.endpoint_count().clamp(1, GATEWAY_TRIES);
     loop {
-        let upstream = port.pick(worker, &Steer::default(), None)?;
+        let upstream = port.pick(worker, &EndpointHint::default(), None)?;
         // The name of the host outside is sent to the gateway, so never in plain text.
         if upstream.key.identities.is_none() {
             return Err(missing("its endpoints must be reached by mutual TLS"));
@@ -286,7 +291,7 @@ async fn lease(worker: &Worker, gateway: &Target) -> Result<Lease, Failure> {
     }
 }
 
-impl Config {
+impl WorkerConfig {
     fn new(snapshot: Arc<Snapshot>) -> Self {
         Self {
             snapshot,

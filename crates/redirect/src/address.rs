@@ -30,7 +30,7 @@ impl Subnet4 {
         Self(u16::from_be_bytes([a, b]))
     }
     /// Returns the network that contains an address.
-    pub fn of(address: Ipv4Addr) -> Self {
+    pub fn from_address(address: Ipv4Addr) -> Self {
         let [a, b, ..] = address.octets();
         Self::new(a, b)
     }
@@ -60,7 +60,7 @@ pub struct Subnet6([u16; 4]);
 
 impl Subnet6 {
     /// Returns the network that contains an address.
-    pub fn of(address: Ipv6Addr) -> Self {
+    pub fn from_address(address: Ipv6Addr) -> Self {
         let [a, b, c, d, ..] = address.segments();
         Self([a, b, c, d])
     }
@@ -180,7 +180,10 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        assert!(all.iter().all(|a| Subnet4::of(*a) == plan.subnet4));
+        assert!(
+            all.iter()
+                .all(|a| Subnet4::from_address(*a) == plan.subnet4)
+        );
         assert_eq!(count, 2 + usize::from(WORKLOADS) + usize::from(SERVICES));
     }
 

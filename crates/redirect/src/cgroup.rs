@@ -15,14 +15,14 @@ const LEAST_CPU_MILLIS: u32 = 10;
 
 /// Limits on a process. Absent: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Thousandths of one core, at least 10.
     pub cpu_millis: Option<u32>,
     /// Bytes of memory, swap included. The kernel rounds down to whole pages.
     pub memory_bytes: Option<u64>,
 }
 
-impl Limits {
+impl ProcessLimits {
     /// Whether nothing is limited.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -132,7 +132,7 @@ impl std::error::Error for CgroupError {
 impl Cgroup {
     /// Creates the group, or gives an existing one new limits. Use of CPU and memory is counted
     /// even without a limit, where a controller for it is mounted.
-    pub fn create(mesh: &str, name: &str, limits: &Limits) -> Result<Self, CgroupError> {
+    pub fn create(mesh: &str, name: &str, limits: &ProcessLimits) -> Result<Self, CgroupError> {
         let hierarchies = read_hierarchies()?;
         Self::create_in(&hierarchies, mesh, name, limits)
     }
@@ -141,7 +141,7 @@ impl Cgroup {
         hierarchies: &Hierarchies,
         mesh: &str,
         name: &str,
-        limits: &Limits,
+        limits: &ProcessLimits,
     ) -> Result<Self, CgroupError> {
         check_name(name)?;
         let below = mesh_directory(mesh)?.join(name);
@@ -498,7 +498,7 @@ mod tests {
             cpu_accounting: tree.clone(),
             memory: tree,
         };
-        let limits = Limits {
+        let limits = ProcessLimits {
             cpu_millis: Some(250),
             memory_bytes: Some(1 << 20),
         };
@@ -519,13 +519,13 @@ mod tests {
 
     #[test]
     fn a_limit_without_its_controller_is_refused_before_anything_is_made() {
-        let limits = Limits {
+        let limits = ProcessLimits {
             cpu_millis: None,
             memory_bytes: Some(1),
         };
         let error = Cgroup::create_in(&Hierarchies::default(), "m", "a", &limits).unwrap_err();
         assert!(error.to_string().contains("`memory`"), "{error}");
-        let none = Cgroup::create_in(&Hierarchies::default(), "m", "a", &Limits::default());
+        let none = Cgroup::create_in(&Hierarchies::default(), "m", "a", &ProcessLimits::default());
         assert_eq!(none.unwrap().cpu_usage_us().unwrap(), None);
     }
 }

@@ -32,7 +32,7 @@ mod redirection;
 
 pub use address::{AddressPlan, Subnet4, Subnet6};
 pub use availability::{Availability, available};
-pub use cgroup::{Cgroup, CgroupError, Limits};
+pub use cgroup::{Cgroup, CgroupError, ProcessLimits};
 pub use claim::Claim;
 pub use command::CommandError;
 pub use direct::apply_direct;
@@ -42,6 +42,6 @@ pub use hosts::{Hosts, HostsError, RESOLV_CONF};
 pub use network::{Namespace, Network, NetworkError, Removed};
 pub use program::{NoProgram, find_program};
 pub use redirection::{
-    Backend, DNS_PORT, Redirection, apply_redirection, apply_redirection_here,
+    DNS_PORT, FilterBackend, Redirection, apply_redirection, apply_redirection_here,
     find_redirection_here,
 };

@@ -434,7 +434,7 @@ fn choose_plan(link: &str) -> Result<AddressPlan, NetworkError> {
         .filter_map(|l| l["addr_info"].as_array())
         .flatten()
         .filter_map(|a| a["local"].as_str()?.parse::<Ipv4Addr>().ok())
-        .map(Subnet4::of)
+        .map(Subnet4::from_address)
         .next();
     let routes4 = routes(
         &ip_json(&["-4", "route", "show", "table", "all"]).to(doing)?,

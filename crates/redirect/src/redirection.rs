@@ -68,7 +68,7 @@ impl Default for Redirection {
 
 /// Which of the kernel's packet filters has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Backend {
+pub enum FilterBackend {
     /// nf_tables; where it is not usable, the older one.
     #[default]
     Auto,
@@ -122,7 +122,7 @@ pub(crate) fn nft_rules(redirection: &Redirection) -> String {
 /// A program is missing or refused.
 pub fn apply_redirection(
     namespace: &Namespace,
-    backend: Backend,
+    backend: FilterBackend,
     redirection: &Redirection,
 ) -> Result<(), CommandError> {
     apply(Place::In(namespace), backend, redirection)
@@ -133,7 +133,7 @@ pub fn apply_redirection(
 /// # Errors
 /// A program is missing or refused.
 pub fn apply_redirection_here(
-    backend: Backend,
+    backend: FilterBackend,
     redirection: &Redirection,
 ) -> Result<(), CommandError> {
     apply(Place::Here, backend, redirection)
@@ -141,16 +141,16 @@ pub fn apply_redirection_here(
 
 fn apply(
     place: Place<'_>,
-    backend: Backend,
+    backend: FilterBackend,
     redirection: &Redirection,
 ) -> Result<(), CommandError> {
     let by_nft = || place.run("nft", &["-f", "-"], &nft_rules(redirection));
     let by_iptables = || iptables::apply(place, redirection, has_ipv6());
     match backend {
-        Backend::Nft => by_nft().map(drop),
-        Backend::Iptables => by_iptables(),
+        FilterBackend::Nft => by_nft().map(drop),
+        FilterBackend::Iptables => by_iptables(),
         // A script that `nft` refuses has changed nothing.
-        Backend::Auto => by_nft().map(drop).or_else(|nft| {
+        FilterBackend::Auto => by_nft().map(drop).or_else(|nft| {
             by_iptables().map_err(|iptables| CommandError::Neither {
                 nft: Box::new(nft),
                 iptables: Box::new(iptables),

@@ -64,7 +64,7 @@ impl std::error::Error for BundleError {}
 
 /// One root of a bundle, as shown to operators.
 #[derive(Debug, Clone)]
-pub struct Root {
+pub struct RootDetails {
     /// SHA-256 of the certificate, hexadecimal.
     pub fingerprint: String,
     /// Its subject.
@@ -77,7 +77,7 @@ pub struct Root {
 #[derive(Clone)]
 pub struct TrustBundle {
     store: Arc<RootCertStore>,
-    roots: Arc<[Root]>,
+    roots: Arc<[RootDetails]>,
 }
 
 impl TrustBundle {
@@ -117,7 +117,7 @@ impl TrustBundle {
     }
 
     /// The roots, in the order given.
-    pub fn roots(&self) -> &[Root] {
+    pub fn roots(&self) -> &[RootDetails] {
         &self.roots
     }
 
@@ -164,12 +164,12 @@ impl fmt::Debug for TrustBundle {
 
 /// Reads a root. The chain check accepts any certificate as a root, so a workload's is refused
 /// here.
-fn read_root(der: &[u8]) -> Result<Root, String> {
+fn read_root(der: &[u8]) -> Result<RootDetails, String> {
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
     if !certificate.is_ca() {
         return Err("it is not an authority's certificate (basicConstraints CA is not set)".into());
     }
-    Ok(Root {
+    Ok(RootDetails {
         fingerprint: fingerprint(der),
         subject: certificate.subject().to_string(),
         not_after: system_time(certificate.validity().not_after),

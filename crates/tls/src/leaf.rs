@@ -46,7 +46,7 @@ impl Leaf {
             not_before: system_time(certificate.validity().not_before),
             not_after: system_time(certificate.validity().not_after),
             serial: certificate.raw_serial_as_string(),
-            number: Serial::of(certificate.raw_serial()),
+            number: Serial::from_bytes(certificate.raw_serial()),
             issuer: certificate.issuer().as_raw().into(),
         })
     }

@@ -27,7 +27,7 @@ mod session_error;
 pub mod testing;
 mod verify;
 
-pub use bundle::{BundleError, Root, TrustBundle, fingerprint};
+pub use bundle::{BundleError, RootDetails, TrustBundle, fingerprint};
 pub use context::{Alpn, Context, ContextError};
 pub use error::{HandshakeError, time_text};
 pub use handshake::{Handshake, Progress};

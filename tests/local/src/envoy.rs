@@ -6,7 +6,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use tulle_envoy::Options;
+use tulle_envoy::TranslationOptions;
 use tulle_model::bootstrap::Bootstrap;
 
 /// The Envoy program. Tests that need one fail without it: to skip them would look like success.
@@ -58,7 +58,7 @@ pub struct Envoy {
 
 impl Envoy {
     /// Translates a proxy's configuration, starts Envoy with it and waits until it listens.
-    pub fn start(mesh: &Mesh, name: &str, config: Config, options: Options) -> Self {
+    pub fn start(mesh: &Mesh, name: &str, config: Config, options: TranslationOptions) -> Self {
         let bootstrap = bootstrap(mesh, name, config.file);
         let whole = tulle_envoy::static_config(&bootstrap, options).unwrap();
         let at = |what: &str| {
@@ -159,13 +159,15 @@ pub struct EnvoyPair {
 impl EnvoyPair {
     /// The usual pair.
     pub fn start(app: SocketAddr) -> Self {
-        Self::with(app, Options::default(), |client, server| (client, server))
+        Self::with(app, TranslationOptions::default(), |client, server| {
+            (client, server)
+        })
     }
 
     /// A pair with other configurations.
     pub fn with(
         app: SocketAddr,
-        options: Options,
+        options: TranslationOptions,
         change: impl FnOnce(Config, Config) -> (Config, Config),
     ) -> Self {
         let mesh = Mesh::new();

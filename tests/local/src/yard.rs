@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
-use tulle_redirect::{Backend, Namespace, Redirection, apply_redirection};
+use tulle_redirect::{FilterBackend, Namespace, Redirection, apply_redirection};
 
 /// Applications in a yard; sidecars are root there, whose connections are not redirected.
 const APPLICATION: u32 = 1600;
@@ -97,7 +97,7 @@ impl Yard {
             sidecar_uid: 0,
             ..Redirection::default()
         };
-        apply_redirection(&namespace, Backend::Nft, &change(redirection)).unwrap();
+        apply_redirection(&namespace, FilterBackend::Nft, &change(redirection)).unwrap();
     }
 
     /// Name of a namespace.

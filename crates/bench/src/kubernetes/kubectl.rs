@@ -1,6 +1,6 @@
 //! `kubectl`: whoever can use the cluster has it, with its contexts and ways to sign in.
 
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,12 @@ impl Kubectl {
         let this = Self {
             program: program.to_owned(),
         };
-        this.text(&["version", "--output=json"])
-            .map_err(|why| Failure::new(Kind::Usage, format!("no cluster to measure in: {why}")))?;
+        this.text(&["version", "--output=json"]).map_err(|why| {
+            Failure::new(
+                FailureKind::Usage,
+                format!("no cluster to measure in: {why}"),
+            )
+        })?;
         Ok(this)
     }
 

@@ -1,6 +1,6 @@
 //! Fortio's load in the client's container, while the kubelets are asked.
 
-use super::place::{CLIENT, Place};
+use super::place::{CLIENT, ReadyNamespace};
 use super::usage::{Seen, Used, seconds};
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
@@ -63,7 +63,7 @@ impl Loaded {
     }
 }
 
-impl Place {
+impl ReadyNamespace {
     /// Loads. That Fortio leaves no report is the sample's affair, not the study's.
     ///
     /// # Errors

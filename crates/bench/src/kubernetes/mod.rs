@@ -15,11 +15,11 @@ mod usage;
 
 pub use kubectl::Kubectl;
 pub use load::{Asked, Loaded};
-pub use place::{App, Place};
+pub use place::{App, ReadyNamespace};
 pub use proof::Proof;
 pub use usage::Used;
 
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -105,7 +105,7 @@ impl ClusterOptions {
         for mesh in &self.mesh {
             if all.iter().any(|known| known.name == mesh.name) || mesh.name == Mesh::none().name {
                 let text = format!("--mesh {}: this name is taken", mesh.name);
-                return Err(Failure::new(Kind::Usage, text));
+                return Err(Failure::new(FailureKind::Usage, text));
             }
             all.push(mesh.clone());
         }

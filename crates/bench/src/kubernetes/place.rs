@@ -2,7 +2,7 @@
 
 use super::{Kubectl, Mesh};
 use crate::failure::{Failure, Result};
-use crate::janitor::{self, Thing, Watch};
+use crate::janitor::{self, JanitorWatch, Thing};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -150,17 +150,17 @@ pub(super) struct Pod {
 }
 
 /// A namespace with everything in it ready.
-pub struct Place {
+pub struct ReadyNamespace {
     pub(super) kubectl: Kubectl,
     /// Its name.
     pub namespace: String,
     pub(super) mesh: Mesh,
     pub(super) apps: Vec<App>,
     pub(super) pods: BTreeMap<&'static str, Pod>,
-    _watch: Watch,
+    _watch: JanitorWatch,
 }
 
-impl Place {
+impl ReadyNamespace {
     /// Makes it and waits until all of it is ready. `objects` of the namespace come with it.
     ///
     /// # Errors
@@ -259,7 +259,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReadyNamespace {
     fn drop(&mut self) {
         // Do not wait: pods take half a minute to end, and nothing more is measured in it.
         let words = [

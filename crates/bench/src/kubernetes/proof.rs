@@ -1,7 +1,7 @@
 //! Proves that the measured traffic was mutual TLS between the right identities, and did not bypass the
 //! mesh.
 
-use super::place::{App, Place};
+use super::place::{App, ReadyNamespace};
 use crate::failure::Result;
 use crate::peer::count;
 
@@ -38,7 +38,7 @@ struct Counted {
     all: u64,
 }
 
-impl Place {
+impl ReadyNamespace {
     /// Begins one, before a load of `client` on `server`.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::Options;
 use super::scenario::{self, HEADLINE};
 use crate::baseline;
 use crate::budgets::Budgets;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::results::Results;
 use crate::tools;
 use crate::verdict::Verdict;
@@ -80,6 +80,6 @@ impl Gate {
             "figures are"
         };
         let text = format!("{found} {figures} worse than allowed; see above");
-        Err(Failure::new(Kind::Findings, text))
+        Err(Failure::new(FailureKind::Findings, text))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::lab::Lab;
 use super::scenario::{IDLE, Shape};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::load::{Event, Generator, Load, Report};
 use crate::peer::{Mode, Peer, Running, Topology};
 use crate::process::Usage;
@@ -35,7 +35,7 @@ pub(super) fn measure(
     for (peer, topology) in places {
         let running = lab.start(peer.as_ref(), topology);
         if let Err(failure) = &running
-            && failure.kind != Kind::Failed
+            && failure.kind != FailureKind::Failed
         {
             return running.map(|_| Vec::new());
         }
@@ -59,7 +59,9 @@ pub(super) fn measure(
         });
         let mut sample = match done {
             Ok(sample) => sample,
-            Err(failure) if failure.kind == Kind::Failed => Sample::invalid(failure.to_string()),
+            Err(failure) if failure.kind == FailureKind::Failed => {
+                Sample::invalid(failure.to_string())
+            }
             Err(failure) => return Err(failure),
         };
         IDLE.clone_into(&mut sample.scenario);

@@ -2,9 +2,9 @@
 
 use super::lab::Lab;
 use super::scenario::{HEADLINE, Shape};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::load::{Event, Generator, Load, Pattern, Report};
-use crate::peer::refusal::{self, Probe};
+use crate::peer::refusal::{self, ProbeRequest};
 use crate::peer::{Peer, Running, Topology};
 use crate::process::Usage;
 use crate::results::{Sample, Series, figure};
@@ -31,7 +31,9 @@ pub(super) fn sample(
     shape: &Shape,
 ) -> Result<Sample> {
     match measure(lab, peer, topology, shape) {
-        Err(failure) if failure.kind == Kind::Failed => Ok(Sample::invalid(failure.to_string())),
+        Err(failure) if failure.kind == FailureKind::Failed => {
+            Ok(Sample::invalid(failure.to_string()))
+        }
         other => other,
     }
 }
@@ -92,7 +94,7 @@ fn prove(
     let mut evidence = peer.prove(topology, answered)?;
     // Once in a repeat is enough, and last: refusals are counted by the sidecars, too.
     if shape.name == HEADLINE {
-        let probe = Probe {
+        let probe = ProbeRequest {
             path: "/bytes/200",
             caller: Some("/caller"),
         };

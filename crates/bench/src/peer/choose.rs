@@ -3,7 +3,7 @@
 use super::feature::{FEATURES, With};
 use super::{Envoy, HaProxy, Nginx, None, Peer, Pipy, Tulle};
 use crate::args::Common;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::tools;
 use std::path::Path;
 
@@ -86,5 +86,5 @@ fn unknown() -> Failure {
     for feature in &FEATURES {
         text += &format!(" {}", feature.name);
     }
-    Failure::new(Kind::Usage, text)
+    Failure::new(FailureKind::Usage, text)
 }

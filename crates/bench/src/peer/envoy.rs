@@ -129,9 +129,9 @@ impl Envoy {
         model: &Bootstrap,
     ) -> Result<Sidecar> {
         let what = || format!("{} cannot be the {role}'s sidecar", self.name());
-        let options = tulle_envoy::Options {
+        let options = tulle_envoy::TranslationOptions {
             upstream_h2: self.http2,
-            ..tulle_envoy::Options::default()
+            ..tulle_envoy::TranslationOptions::default()
         };
         let config = tulle_envoy::static_config(model, options).or_fail(what)?;
         let text = serde_json::to_string_pretty(&config).or_fail(what)?;

@@ -27,7 +27,7 @@ pub use topology::{CLIENT, Mode, Ports, SERVER, STRANGER, Topology};
 pub use tulle::Tulle;
 pub(crate) use tulle::count;
 
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -115,7 +115,7 @@ fn only_http(peer: &str, topology: &Topology) -> Result<()> {
     let text = format!(
         "the peer {peer} is configured for HTTP/1.1, not for {protocol:?}: measure TCP with haproxy-tcp, gRPC with haproxy or envoy"
     );
-    Err(Failure::new(Kind::Usage, text))
+    Err(Failure::new(FailureKind::Usage, text))
 }
 
 /// The evidence without sidecars.

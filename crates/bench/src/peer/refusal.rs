@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tulle_model::resource::Protocol;
 
 /// A request that the server answers.
-pub struct Probe<'a> {
+pub struct ProbeRequest<'a> {
     /// A path that it answers with 200.
     pub path: &'a str,
     /// A path that it answers with the request's `x-forwarded-client-cert` somewhere in the body.
@@ -48,7 +48,7 @@ enum Attempt {
 pub fn prove(
     peer: &dyn Peer,
     topology: &Topology,
-    probe: &Probe<'_>,
+    probe: &ProbeRequest<'_>,
 ) -> Result<Vec<String>, String> {
     if topology.mode != Mode::Both {
         return Ok(vec![format!(
@@ -103,7 +103,7 @@ pub fn prove(
 }
 
 /// Whether the server's application answers; the error says what came instead.
-fn reach(topology: &Topology, probe: &Probe<'_>, attempt: Attempt) -> Result<(), String> {
+fn reach(topology: &Topology, probe: &ProbeRequest<'_>, attempt: Attempt) -> Result<(), String> {
     let tcp = http::connect(topology.ports.server)?;
     if attempt == Attempt::Plaintext {
         return answered(topology, probe, tcp);
@@ -116,7 +116,7 @@ fn reach(topology: &Topology, probe: &Probe<'_>, attempt: Attempt) -> Result<(),
 
 fn answered(
     topology: &Topology,
-    probe: &Probe<'_>,
+    probe: &ProbeRequest<'_>,
     mut stream: impl Read + Write,
 ) -> Result<(), String> {
     if topology.protocol == Protocol::Http {

@@ -1,6 +1,6 @@
 //! `tulle bench report`: a study's files again from its `results.json`, and its tables in documents.
 
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use crate::results::{Results, SCHEMA, Sample};
 use clap::Args;
 use std::fs;
@@ -43,7 +43,7 @@ fn load(directory: &Path) -> Result<Results> {
     let path = directory.join(super::RESULTS);
     let input = |why: &dyn std::fmt::Display| {
         let text = format!("{}: {why}", path.display());
-        Failure::new(Kind::Input, text)
+        Failure::new(FailureKind::Input, text)
     };
     let text = fs::read_to_string(&path).map_err(|e| {
         input(&format!(

@@ -2,7 +2,7 @@
 
 use super::page::Page;
 use super::{mark, markdown, pair, picture, source, write};
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use crate::results::Results;
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(super) fn put_figure(document: &Path, results: &Results) -> Result<()> {
             document.display(),
             results.study
         );
-        return Err(Failure::new(Kind::Usage, text));
+        return Err(Failure::new(FailureKind::Usage, text));
     }
     let [begin, end] = ["begin", "end"].map(|w| format!("<!-- figure:{w} -->"));
     put(document, &begin, &end, &pair::readme(results))
@@ -53,13 +53,13 @@ fn put(document: &Path, begin: &str, end: &str, text: &str) -> Result<()> {
     let what = || format!("cannot read {}", document.display());
     let old = fs::read_to_string(document)
         .or_fail(what)
-        .map_err(|f| Failure::new(Kind::Input, f.to_string()))?;
+        .map_err(|f| Failure::new(FailureKind::Input, f.to_string()))?;
     let new = between(&old, begin, end, text).ok_or_else(|| {
         let text = format!(
             "{} has no place for this: it needs a line `{begin}` and after it a line `{end}`",
             document.display()
         );
-        Failure::new(Kind::Input, text)
+        Failure::new(FailureKind::Input, text)
     })?;
     let name = document.file_name().unwrap_or_default().to_string_lossy();
     let parent = document.parent().unwrap_or(Path::new(""));

@@ -355,7 +355,7 @@ fn documents_get_tables_and_pictures() {
     assert_eq!(mark(&spring), "spring");
 
     let wrong = docs::put_figure(&document, &fixture::sweep()).unwrap_err();
-    assert_eq!(wrong.kind, crate::Kind::Usage);
+    assert_eq!(wrong.kind, crate::FailureKind::Usage);
     let wrong = docs::put_excerpt(&document, &fixture::sweep(), &page).unwrap_err();
     assert!(
         wrong.to_string().contains("<!-- bench:sweep:begin -->"),
@@ -411,7 +411,7 @@ fn a_directory_without_results_is_an_error_of_the_input() {
         readme: None,
     };
     let failure = command::run(&options).unwrap_err();
-    assert_eq!(failure.kind, crate::Kind::Input);
+    assert_eq!(failure.kind, crate::FailureKind::Input);
     assert!(failure.to_string().contains("results.json"), "{failure}");
     write(temporary.path(), RESULTS, "{\"schema\": 99}").unwrap();
     let failure = command::run(&options).unwrap_err();
@@ -456,9 +456,9 @@ fn a_recorder_keeps_what_is_done_whatever_ends_the_study() {
     assert_eq!(early.samples.len(), 1);
     recorder.note("said once");
     recorder.note("said once");
-    let interrupted = Failure::new(crate::Kind::Interrupted, "interrupted");
+    let interrupted = Failure::new(crate::FailureKind::Interrupted, "interrupted");
     let failure = recorder.conclude(Err(interrupted)).unwrap_err();
-    assert_eq!(failure.kind, crate::Kind::Interrupted);
+    assert_eq!(failure.kind, crate::FailureKind::Interrupted);
     assert!(
         failure
             .to_string()

@@ -2,9 +2,9 @@
 //! nothing limits, takes the place of the ingress.
 
 use super::{App as Application, Options, Path, scenario_name};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Place};
+use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, ReadyNamespace};
 use crate::report::{Recorder, Study};
 use crate::results::{Sample, figure};
 use crate::run::{self, Cell};
@@ -22,7 +22,7 @@ struct Round {
     mesh: Mesh,
     /// Shares of a core for each sidecar; without sidecars, the shares in whose tables this round appears.
     shares: Vec<f64>,
-    place: Place,
+    place: ReadyNamespace,
 }
 
 /// Runs the study.
@@ -32,7 +32,7 @@ struct Round {
 pub(super) fn run(options: &Options) -> Result<()> {
     if options.app != Application::Native {
         let text = "--app: in a cluster there is only the application `native`";
-        return Err(Failure::new(Kind::Usage, text));
+        return Err(Failure::new(FailureKind::Usage, text));
     }
     let kubectl = Kubectl::new(&options.cluster.kubectl)?;
     let interrupt = Interrupt::catch()?;
@@ -95,7 +95,7 @@ fn rounds(options: &Options, kubectl: &Kubectl, interrupt: &Interrupt) -> Result
             None => mesh.name.clone(),
         };
         let apps = apps(options, mesh.label.is_some(), share);
-        let place = Place::make(kubectl, &cell, &mesh, apps, &[])?;
+        let place = ReadyNamespace::make(kubectl, &cell, &mesh, apps, &[])?;
         rounds.push(Round {
             mesh,
             shares,

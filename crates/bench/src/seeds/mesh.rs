@@ -3,7 +3,7 @@
 use super::plane::Plane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::interrupt::Interrupt;
-use crate::janitor::{self, Thing, Watch};
+use crate::janitor::{self, JanitorWatch, Thing};
 use crate::peer::http;
 use crate::process::{Process, family};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ pub(super) struct Mesh {
     tulle: PathBuf,
     which: [String; 4],
     up: bool,
-    _watch: Watch,
+    _watch: JanitorWatch,
 }
 
 /// The parts of `tulle status` that the study reads.

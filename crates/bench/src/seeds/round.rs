@@ -9,7 +9,7 @@ use super::watch::{Target, Watch};
 use super::{
     App, Options, Path, Peer, SEEDED, Tool, envoy, jmeter, limit, proof, scenario_name, tools,
 };
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
 use crate::peer::{Envoy, Peer as _, http};
@@ -52,7 +52,7 @@ impl Lab {
     pub(super) fn prepare(options: &Options, interrupt: &Interrupt) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let text = "only root can limit sidecars to a share of a core, which is what this study is about: run it as root";
-            return Err(Failure::new(Kind::Usage, text));
+            return Err(Failure::new(FailureKind::Usage, text));
         }
         let tulle = tools::beside("tulle")?;
         let with_envoy = options.vs.contains(&Peer::Envoy);
@@ -396,7 +396,7 @@ fn is_envoy(id: u32) -> bool {
 
 /// Its words, for an invalid sample; an error when the whole study is to end.
 fn unless_ended(failure: &Failure) -> Result<String> {
-    if failure.kind == Kind::Interrupted {
+    if failure.kind == FailureKind::Interrupted {
         return Err(Failure::new(failure.kind, failure.to_string()));
     }
     Ok(failure.to_string())

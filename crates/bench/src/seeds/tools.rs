@@ -1,7 +1,7 @@
 //! The application's programs and JMeter: found, fetched or built.
 
 use super::{App, Tool};
-use crate::failure::{Failure, Kind, OrFail, Result};
+use crate::failure::{Failure, FailureKind, OrFail, Result};
 use crate::tools::{roots, run, version};
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ fn checkout() -> Result<PathBuf> {
     let mut found = roots().filter(|root| root.join("demo/bookinfo-spring/pom.xml").is_file());
     found.next().ok_or_else(|| {
         let text = "no checkout of Tulle here, which has what --app spring and --load jmeter need: run this at the top of one";
-        Failure::new(Kind::Usage, text)
+        Failure::new(FailureKind::Usage, text)
     })
 }
 

@@ -3,9 +3,9 @@
 use super::csv::{self, Average, Row};
 use super::plan::{self, PAYLOAD, Scene};
 use super::{Mode, Options};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Place};
+use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, ReadyNamespace};
 use crate::report::{Recorder, Study};
 use crate::results::Sample;
 use crate::run::{self, Cell};
@@ -34,7 +34,7 @@ struct Bench<'a> {
 pub(super) fn run(options: &Options) -> Result<()> {
     if options.protocol == Protocol::Grpc {
         let text = "--protocol grpc is measured on a host alone: a stranger's gRPC cannot be told from a refusal by the client that asks for it";
-        return Err(Failure::new(Kind::Usage, text));
+        return Err(Failure::new(FailureKind::Usage, text));
     }
     let kubectl = Kubectl::new(&options.cluster.kubectl)?;
     let bench = Bench {
@@ -60,7 +60,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let study = Study {
         name: "sweep",
         options: serde_json::to_value(options)
-            .map_err(|e| Failure::new(Kind::Usage, format!("the options: {e}")))?,
+            .map_err(|e| Failure::new(FailureKind::Usage, format!("the options: {e}")))?,
         versions: BTreeMap::from([("kubernetes".to_owned(), kubectl.version()?)]),
         notes,
         configurations: BTreeMap::new(),
@@ -110,7 +110,7 @@ fn protocol(options: &Options) -> &'static str {
     }
 }
 
-fn place(options: &Options, kubectl: &Kubectl, mesh: &Mesh, mode: Mode) -> Result<Place> {
+fn place(options: &Options, kubectl: &Kubectl, mesh: &Mesh, mode: Mode) -> Result<ReadyNamespace> {
     let image = &options.cluster.fortio_image;
     let mut apps = vec![
         App::fortio(image, protocol(options), mode.has_server()),
@@ -131,11 +131,17 @@ fn place(options: &Options, kubectl: &Kubectl, mesh: &Mesh, mode: Mode) -> Resul
         Mode::Baseline | Mode::ClientSidecar => {}
     }
     let cell = format!("{}-{}", mode.name(), mesh.name);
-    Place::make(kubectl, &cell, mesh, apps, &objects)
+    ReadyNamespace::make(kubectl, &cell, mesh, apps, &objects)
 }
 
 impl Bench<'_> {
-    fn measure(&self, scene: &Scene, mesh: &Mesh, place: &Place, repeat: u32) -> Result<Sample> {
+    fn measure(
+        &self,
+        scene: &Scene,
+        mesh: &Mesh,
+        place: &ReadyNamespace,
+        repeat: u32,
+    ) -> Result<Sample> {
         let target = match self.options.protocol {
             Protocol::Tcp => "server:8080".to_owned(),
             _ => format!("server:8080/echo?size={PAYLOAD}"),

@@ -5,7 +5,7 @@ use super::fortio::{Fortio, Report};
 use super::plan::{Load, Rate, Scene};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::peer::refusal::{self, Probe};
+use crate::peer::refusal::{self, ProbeRequest};
 use crate::peer::{Mode, Peer, Running, Topology};
 use crate::process::{Process, Usage};
 use crate::results::{Sample, Series, figure};
@@ -15,7 +15,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// Paths of Fortio's server.
-const PROBE: Probe<'static> = Probe {
+const PROBE: ProbeRequest<'static> = ProbeRequest {
     path: "/echo",
     caller: Some("/debug"),
 };

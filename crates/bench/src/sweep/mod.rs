@@ -13,7 +13,7 @@ pub(crate) mod plan;
 
 use crate::args::Common;
 use crate::cpus;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, FailureKind, Result};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
 use crate::kubernetes;
@@ -105,7 +105,7 @@ pub fn run(options: &Options) -> Result<()> {
     let study = Study {
         name: "sweep",
         options: serde_json::to_value(options)
-            .map_err(|e| Failure::new(Kind::Usage, format!("the options: {e}")))?,
+            .map_err(|e| Failure::new(FailureKind::Usage, format!("the options: {e}")))?,
         versions,
         notes,
         configurations,

@@ -3,7 +3,7 @@
 use crate::controller::{block_on, start_logging, told_to_end};
 use crate::failure::{Failure, OrFail, Result};
 use std::path::{Path, PathBuf};
-use tulle_kube::controller::{Options, start};
+use tulle_kube::controller::{ControllerOptions, start};
 use tulle_kube::install::RUN_DIRECTORY;
 
 /// Runs until it is told to end.
@@ -11,7 +11,7 @@ pub(crate) fn main(settings: &Path) -> Result<()> {
     start_logging()?;
     let text = std::fs::read_to_string(settings)
         .or_fail(|| format!("cannot read {}", settings.display()))?;
-    let options: Options = serde_json::from_str(&text).map_err(|e| {
+    let options: ControllerOptions = serde_json::from_str(&text).map_err(|e| {
         Failure::input(format!("{} is invalid", settings.display()))
             .because(e)
             .fix("the file comes from the ConfigMap `tulle-settings`; `tulle install` prints a valid one")

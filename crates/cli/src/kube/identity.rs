@@ -115,6 +115,6 @@ async fn change(
 fn shown(spec: &RevocationSpec, revoked: &Revoked) -> Revocation {
     Revocation {
         of_mesh: true,
-        ..Revocation::of(spec, revoked)
+        ..Revocation::from_spec(spec, revoked)
     }
 }

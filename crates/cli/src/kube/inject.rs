@@ -8,8 +8,8 @@ use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
-use tulle_kube::controller::Options;
-use tulle_kube::inject::{Outcome, Settings, Wish, inject as into_pod};
+use tulle_kube::controller::ControllerOptions;
+use tulle_kube::inject::{InjectionOutcome, InjectionSetting, Settings, inject as into_pod};
 use tulle_kube::names::INJECT;
 
 /// Prints the manifests as they are to be applied.
@@ -73,7 +73,7 @@ pub(crate) async fn settings(cluster: &Cluster) -> Result<Settings> {
 }
 
 /// The settings of the cluster's controller.
-pub(crate) async fn options(cluster: &Cluster) -> Result<Options> {
+pub(crate) async fn options(cluster: &Cluster) -> Result<ControllerOptions> {
     let home = cluster.home().await?;
     let path = format!("/api/v1/namespaces/{home}/configmaps/tulle-settings");
     let found = cluster.get(&path).await?.ok_or_else(|| {
@@ -128,16 +128,16 @@ fn label(pod: &mut Value, wish: &str) {
 }
 
 fn whole(pod: &mut Value, settings: &Settings) -> Result<()> {
-    let made = into_pod(pod, Wish::Enabled, settings);
+    let made = into_pod(pod, InjectionSetting::Enabled, settings);
     let made = made.map_err(|e| Failure::input("cannot add a sidecar").because(e))?;
     match made {
-        Outcome::Injected(injected) => {
+        InjectionOutcome::Injected(injected) => {
             *pod = injected;
             // Records that somebody asked for the sidecar. A label would make the API server call the
             // webhook for the pod.
             pod["metadata"]["annotations"][INJECT] = "enabled".into();
         }
-        Outcome::Left(why) => anstream::eprintln!("note: no sidecar was added: {why}"),
+        InjectionOutcome::Left(why) => anstream::eprintln!("note: no sidecar was added: {why}"),
     }
     Ok(())
 }

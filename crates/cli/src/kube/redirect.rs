@@ -3,7 +3,7 @@
 
 use crate::args::{RedirectArgs, RedirectBackend};
 use crate::failure::{Failure, OrFail, Result};
-use tulle_redirect::{Backend, Exceptions, PodRules, apply_redirection_here};
+use tulle_redirect::{Exceptions, FilterBackend, PodRules, apply_redirection_here};
 
 pub(crate) fn main(args: &RedirectArgs) -> Result<()> {
     let exceptions = Exceptions {
@@ -18,9 +18,9 @@ pub(crate) fn main(args: &RedirectArgs) -> Result<()> {
     };
     let redirection = rules.redirection().map_err(Failure::usage)?;
     let backend = match args.backend {
-        RedirectBackend::Auto => Backend::Auto,
-        RedirectBackend::Nft => Backend::Nft,
-        RedirectBackend::Iptables => Backend::Iptables,
+        RedirectBackend::Auto => FilterBackend::Auto,
+        RedirectBackend::Nft => FilterBackend::Nft,
+        RedirectBackend::Iptables => FilterBackend::Iptables,
     };
     apply_redirection_here(backend, &redirection).or_fail(|| {
         "the rules cannot be made: does the container have NET_ADMIN, and the kernel nf_tables? \

@@ -9,15 +9,15 @@ use crate::metrics::{self, Edge};
 use crate::output::{self, Columns, line};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tulle_model::samples::{self, Counted, Sample};
+use tulle_model::samples::{self, CountedTraffic, MetricSample};
 
 /// Sums the requests to a pod, by service.
-fn counted(samples: &[Sample]) -> BTreeMap<String, Counted> {
-    let mut all: BTreeMap<String, Counted> = BTreeMap::new();
+fn counted(samples: &[MetricSample]) -> BTreeMap<String, CountedTraffic> {
+    let mut all: BTreeMap<String, CountedTraffic> = BTreeMap::new();
     let called = samples
         .iter()
         .filter(|s| s.label("reporter") == "destination");
-    for sample in called.filter(|s| Counted::counts(s)) {
+    for sample in called.filter(|s| CountedTraffic::counts(s)) {
         let service = sample.label("destination_service").to_owned();
         all.entry(service).or_default().take(sample);
     }
@@ -25,7 +25,7 @@ fn counted(samples: &[Sample]) -> BTreeMap<String, Counted> {
 }
 
 /// Counters by pod (`namespace/name`), then by service.
-type Scraped = BTreeMap<String, BTreeMap<String, Counted>>;
+type Scraped = BTreeMap<String, BTreeMap<String, CountedTraffic>>;
 
 async fn scrape(cluster: &Cluster, pods: &[Meshed]) -> Scraped {
     let answers = workloads::ask_all(cluster, pods, "/metrics").await;
@@ -97,12 +97,12 @@ pub(crate) async fn stat(cluster: &Cluster, args: &Stat) -> Result<()> {
 
 fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64) -> Vec<Row> {
     let none = BTreeMap::new();
-    let mut all: BTreeMap<(String, String), (usize, Counted)> = BTreeMap::new();
+    let mut all: BTreeMap<(String, String), (usize, CountedTraffic)> = BTreeMap::new();
     for pod in pods {
         let key = pod.shown();
         let old = before.get(&key).unwrap_or(&none);
         let new = after.get(&key).unwrap_or(&none);
-        let nothing = Counted::default();
+        let nothing = CountedTraffic::default();
         let since = new
             .iter()
             .map(|(service, c)| (service, c.since(old.get(service).unwrap_or(&nothing))));
@@ -152,7 +152,7 @@ pub(super) async fn seen(cluster: &Cluster, within: &Within) -> Result<Vec<Edge>
     let pods = workloads::meshed(cluster, &Within::default()).await?;
     let answers = workloads::ask_all(cluster, &pods, "/metrics").await;
     let texts = answers.into_iter().filter_map(|(_, text)| text.ok());
-    let samples: Vec<Sample> = texts.flat_map(|text| samples::parse(&text)).collect();
+    let samples: Vec<MetricSample> = texts.flat_map(|text| samples::parse(&text)).collect();
     let mut edges = metrics::edges(&samples);
     if let Some(namespace) = &within.namespace {
         let part = format!("/ns/{namespace}/");

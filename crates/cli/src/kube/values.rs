@@ -28,7 +28,7 @@ pub(super) fn layers(chosen: &Chosen, options: Vec<Value>) -> Result<Vec<Value>>
 
 /// All of it together.
 pub(super) fn choice(layers: &[Value]) -> Result<Choice> {
-    Choice::of(layers).map_err(|why| {
+    Choice::from_layers(layers).map_err(|why| {
         Failure::input("cannot use these values")
             .because(why)
             .fix("docs/kubernetes/install.md explains each value")

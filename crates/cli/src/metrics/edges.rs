@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tulle_model::samples::{Sample, percentile};
+use tulle_model::samples::{MetricSample, percentile};
 
 const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
@@ -50,7 +50,7 @@ pub(crate) struct Edge {
     pub(crate) connections: u64,
     /// Requests and connections refused by policy, or for being plaintext.
     pub(crate) denied: u64,
-    /// Share of requests that did not fail ([`Sample::is_failure`]) and were not denied; absent when
+    /// Share of requests that did not fail ([`MetricSample::is_failure`]) and were not denied; absent when
     /// there were none.
     pub(crate) success_rate: Option<f64>,
     /// Median duration in milliseconds, estimated within its bucket.
@@ -87,9 +87,9 @@ struct Sums {
 
 /// Returns requests that never reached a service, and so count as neither mutual TLS nor plaintext.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // counters, whole and positive
-pub(crate) fn unreached(samples: &[Sample]) -> Vec<Unreached> {
+pub(crate) fn unreached(samples: &[MetricSample]) -> Vec<Unreached> {
     let mut counts: BTreeMap<(String, String, String), f64> = BTreeMap::new();
-    let lost = |s: &&Sample| s.name == REQUESTS && is_unreached(s) && !is_answered(s);
+    let lost = |s: &&MetricSample| s.name == REQUESTS && is_unreached(s) && !is_answered(s);
     for sample in samples.iter().filter(|s| lost(s) || is_tcp_unreached(s)) {
         let reason = match sample.name == REQUESTS {
             true => "response_flags",
@@ -114,19 +114,19 @@ pub(crate) fn unreached(samples: &[Sample]) -> Vec<Unreached> {
         .collect()
 }
 
-fn is_unreached(sample: &Sample) -> bool {
+fn is_unreached(sample: &MetricSample) -> bool {
     sample.label("reporter") == "source"
         && known(sample.label("destination_principal")).is_empty()
         && !matches!(sample.label("response_flags"), "" | "-")
 }
 
 /// Whether a route answered instead of a backend. Nobody was meant to be reached.
-fn is_answered(sample: &Sample) -> bool {
+fn is_answered(sample: &MetricSample) -> bool {
     ANSWERED.contains(&sample.label("response_flags"))
 }
 
 /// The same as [`is_unreached`] of TCP, whose connections count as opened all the same.
-fn is_tcp_unreached(sample: &Sample) -> bool {
+fn is_tcp_unreached(sample: &MetricSample) -> bool {
     is_tcp_failure(sample)
         && sample.label("reporter") == "source"
         && known(sample.label("destination_principal")).is_empty()
@@ -134,12 +134,12 @@ fn is_tcp_unreached(sample: &Sample) -> bool {
 }
 
 /// Requests that end without an answer are counted there too, but not as connections.
-fn is_tcp_failure(sample: &Sample) -> bool {
+fn is_tcp_failure(sample: &MetricSample) -> bool {
     sample.name == TCP_FAILURES && sample.label("request_protocol") == "tcp"
 }
 
 /// Whether it left the mesh: by an Egress rule, or to an address of no service.
-fn leaves(sample: &Sample) -> bool {
+fn leaves(sample: &MetricSample) -> bool {
     let service = known(sample.label("destination_service"));
     sample.label("reporter") == "source"
         && known(sample.label("destination_principal")).is_empty()
@@ -148,7 +148,7 @@ fn leaves(sample: &Sample) -> bool {
 
 /// Traffic between workloads (and gateways) of the mesh, plaintext into a workload, and what leaves
 /// the mesh.
-pub(crate) fn edges(samples: &[Sample]) -> Vec<Edge> {
+pub(crate) fn edges(samples: &[MetricSample]) -> Vec<Edge> {
     let destination = sums(samples, "destination");
     let mut source = sums(samples, "source");
     source.retain(|(from, to, service, _), _| {
@@ -158,7 +158,7 @@ pub(crate) fn edges(samples: &[Sample]) -> Vec<Edge> {
     destination.into_iter().chain(source).map(edge).collect()
 }
 
-fn sums(samples: &[Sample], reporter: &str) -> BTreeMap<Key, Sums> {
+fn sums(samples: &[MetricSample], reporter: &str) -> BTreeMap<Key, Sums> {
     let mut sums: BTreeMap<Key, Sums> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.label("reporter") == reporter) {
         if !matches!(
@@ -209,7 +209,7 @@ fn is_denied(reason: &str) -> bool {
     )
 }
 
-fn key(sample: &Sample) -> Key {
+fn key(sample: &MetricSample) -> Key {
     let security = match sample.label("connection_security_policy") {
         "mutual_tls" => "mutual_tls",
         _ if leaves(sample) => EGRESS,

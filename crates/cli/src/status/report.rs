@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tulle_api::v1::{ConnectedProxy, ControllerStatus, HostedWorkload, StatusRequest};
 use tulle_model::manifest::Problem;
-use tulle_model::samples::{self, Sample};
+use tulle_model::samples::{self, MetricSample};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -253,7 +253,7 @@ async fn certificates(state: &RunState) -> Vec<Option<i64>> {
 }
 
 /// Every proxy's metrics together. One that does not answer has none.
-async fn scrape(state: &RunState) -> Vec<Sample> {
+async fn scrape(state: &RunState) -> Vec<MetricSample> {
     let answers = ask_all(state, "/metrics").await;
     let answers = answers.iter().flatten();
     answers.flat_map(|a| samples::parse(&a.text())).collect()

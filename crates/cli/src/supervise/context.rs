@@ -6,7 +6,7 @@ use super::controller::EnvoyPrograms;
 use super::direct::Direct;
 use super::fixed_ports::FixedPorts;
 use super::ports::{Pool, Reserved};
-use super::process::Kept;
+use super::process::SupervisedProcess;
 use super::state::{DataPlane, Mode};
 use crate::client::{self, Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
@@ -320,8 +320,8 @@ pub(crate) fn objects(paths: &Paths) -> Objects {
 }
 
 /// The state of a unit's process before and after it is kept.
-pub(crate) fn process_of(kept: Option<&Kept>) -> super::state::Process {
-    kept.map(Kept::process).unwrap_or_default()
+pub(crate) fn process_of(kept: Option<&SupervisedProcess>) -> super::state::Process {
+    kept.map(SupervisedProcess::process).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::ports::{Pool, Range, Reserved};
-use super::process::{Kept, Make};
+use super::process::{Make, SupervisedProcess};
 use super::state::{DataPlane, Mode, ProcessPhase};
 use crate::args::{Sidecars, Up};
 use crate::client::{Objects, Rpc};
@@ -253,14 +253,14 @@ fn copy_program(from: &Path, to: &Path) -> Result<PathBuf> {
 }
 
 /// Starts it and keeps it running.
-pub(crate) fn start(context: &Rc<Context>, listen: SocketAddr) -> Kept {
+pub(crate) fn start(context: &Rc<Context>, listen: SocketAddr) -> SupervisedProcess {
     let changed = Rc::clone(&context.changed);
     let context = Rc::clone(context);
     let make: Make = Box::new(move |_| {
         let command = command(&context, listen);
         Box::pin(async move { command })
     });
-    Kept::start("controller".into(), GRACE, changed, make)
+    SupervisedProcess::start("controller".into(), GRACE, changed, make)
 }
 
 fn command(
@@ -284,7 +284,7 @@ fn command(
 }
 
 /// Waits until it answers.
-pub(crate) async fn wait(context: &Context, kept: Option<&Kept>) -> Result<()> {
+pub(crate) async fn wait(context: &Context, kept: Option<&SupervisedProcess>) -> Result<()> {
     let until = Instant::now() + START_TIME;
     let mut objects = context.objects.clone();
     loop {
@@ -295,7 +295,7 @@ pub(crate) async fn wait(context: &Context, kept: Option<&Kept>) -> Result<()> {
             }
             Err(status) => crate::client::failure("the controller does not answer", &status),
         };
-        let process = kept.map(Kept::process).unwrap_or_default();
+        let process = kept.map(SupervisedProcess::process).unwrap_or_default();
         let again = process.phase == ProcessPhase::Restarting && process.restarts >= 3;
         if again || Instant::now() >= until {
             let log = context.paths.log("controller");

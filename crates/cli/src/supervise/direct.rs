@@ -7,8 +7,8 @@
 
 use super::context::{Context, placed};
 use super::ports;
-use super::site::{Site, Surveyor};
 use super::state::Mode;
+use super::workload_plan::{Planner, WorkloadPlan};
 use crate::failure::{Failure, Result};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -65,10 +65,10 @@ pub(super) fn warn(context: &Context) {
     }
 }
 
-impl Surveyor {
+impl Planner {
     /// Decides where a workload without a sidecar runs and how others reach it.
-    pub(super) async fn settle_directly(&self) -> Result<Site> {
-        let mut site = Site {
+    pub(super) async fn settle_directly(&self) -> Result<WorkloadPlan> {
+        let mut plan = WorkloadPlan {
             namespace: None,
             number: None,
             dns: None,
@@ -86,47 +86,47 @@ impl Surveyor {
         if self.context.mode == Mode::Namespaces && self.spec.address.is_none() {
             let (number, namespace) = self.make_namespace().await?;
             // Not its IPv6 address: see `apply_direct`.
-            site.addresses = vec![namespace.v4.into()];
-            site.number = Some(number);
-            site.namespace = Some(namespace);
+            plan.addresses = vec![namespace.v4.into()];
+            plan.number = Some(number);
+            plan.namespace = Some(namespace);
         } else if !self.spec.command.is_empty() {
             for port in &self.spec.ports {
-                ports::free(SocketAddr::new(site.app, own(port)))?;
+                ports::free(SocketAddr::new(plan.app, own(port)))?;
             }
         }
-        if let Err(failure) = self.make_reachable(&mut site) {
-            self.leave(site).await;
+        if let Err(failure) = self.make_reachable(&mut plan) {
+            self.leave(plan).await;
             return Err(failure);
         }
-        Ok(site)
+        Ok(plan)
     }
 
-    fn make_reachable(&self, site: &mut Site) -> Result<()> {
+    fn make_reachable(&self, plan: &mut WorkloadPlan) -> Result<()> {
         for port in &self.spec.ports {
-            let target = SocketAddr::new(site.app, own(port));
-            let endpoint = match site.addresses.first() {
+            let target = SocketAddr::new(plan.app, own(port));
+            let endpoint = match plan.addresses.first() {
                 Some(ip) => SocketAddr::new(*ip, port.port),
                 None => target,
             };
             let mut placed = placed(port.port, endpoint, target);
             placed.mutual_tls = false;
-            site.ports.push(placed);
-            site.endpoints.push(endpoint);
+            plan.ports.push(placed);
+            plan.endpoints.push(endpoint);
         }
-        let mut known = site.addresses.clone();
-        if known.is_empty() && !site.app.is_loopback() {
-            known.push(site.app);
+        let mut known = plan.addresses.clone();
+        if known.is_empty() && !plan.app.is_loopback() {
+            known.push(plan.app);
         }
         let placed = (self.service.clone(), known);
         let mut direct = self.context.direct.borrow_mut();
         direct.placed.insert(self.name.clone(), placed);
         for upstream in &self.spec.upstreams {
-            let address = match site.namespace {
+            let address = match plan.namespace {
                 Some(_) => format!("{}:{}", upstream.service, upstream.port),
                 None => self.upstream(&direct, &upstream.service, upstream.port)?,
             };
             let here = format!("{LOCALHOST}:{}", upstream.local_port.unwrap_or_default());
-            if upstream.local_port.is_some() && site.namespace.is_none() && address != here {
+            if upstream.local_port.is_some() && plan.namespace.is_none() && address != here {
                 return Err(Failure::new(format!(
                     "nobody listens on {here} for the upstream {}",
                     upstream.service
@@ -135,7 +135,7 @@ impl Surveyor {
                 .fix("give the upstream `env` in place of `localPort`"));
             }
             if let Some(variable) = &upstream.env {
-                site.upstreams.insert(variable.clone(), address);
+                plan.upstreams.insert(variable.clone(), address);
             }
         }
         drop(direct);

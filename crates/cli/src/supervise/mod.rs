@@ -20,11 +20,11 @@ pub(crate) mod preflight;
 mod probe;
 pub(crate) mod process;
 mod proxy;
-mod site;
 pub(crate) mod state;
 mod targets;
 mod user;
 pub(crate) mod workload;
+mod workload_plan;
 
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
@@ -32,7 +32,7 @@ use crate::proc::{MARK, ProcessId};
 use context::Context;
 use gateway::RunningGateway;
 use objects::{Change, Wanted};
-use process::Kept;
+use process::SupervisedProcess;
 use state::{Phase, ProcessPhase, RunState};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub(crate) struct Supervisor {
     context: Rc<Context>,
     janitor: Janitor,
     /// None on a host that joined: its controller is elsewhere.
-    controller: Option<Kept>,
+    controller: Option<SupervisedProcess>,
     wanted: Wanted,
     workloads: BTreeMap<String, RunningWorkload>,
     gateways: BTreeMap<String, RunningGateway>,

@@ -27,13 +27,13 @@ pub(crate) type Make =
     Box<dyn FnMut(u32) -> Pin<Box<dyn Future<Output = Result<Command, String>>>>>;
 
 /// A process that is kept running.
-pub(crate) struct Kept {
+pub(crate) struct SupervisedProcess {
     process: Rc<RefCell<Process>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-impl Kept {
+impl SupervisedProcess {
     /// Starts keeping. `changed` is told of every change of state.
     pub(crate) fn start(name: String, grace: Duration, changed: Rc<Notify>, make: Make) -> Self {
         let process = Rc::new(RefCell::new(Process::default()));
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use tokio::task::LocalSet;
 
-    fn keep(script: &'static str) -> (Kept, Rc<Notify>) {
+    fn keep(script: &'static str) -> (SupervisedProcess, Rc<Notify>) {
         let changed = Rc::new(Notify::new());
         let make: Make = Box::new(move |starts| {
             Box::pin(async move {
@@ -213,7 +213,7 @@ mod tests {
             })
         });
         let grace = Duration::from_millis(300);
-        let kept = Kept::start("test".into(), grace, Rc::clone(&changed), make);
+        let kept = SupervisedProcess::start("test".into(), grace, Rc::clone(&changed), make);
         (kept, changed)
     }
 

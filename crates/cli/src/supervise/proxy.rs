@@ -6,7 +6,7 @@
 
 use super::context::{CONTROLLER_TIME, Context};
 use super::ports::Reserved;
-use super::process::{Kept, Make};
+use super::process::{Make, SupervisedProcess};
 use super::{state, user};
 use crate::failure::{OrFail, Result};
 use crate::http;
@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tulle_model::bootstrap::{Bootstrap, Control, Dns, Listener};
 use tulle_model::identity::SpiffeId;
-use tulle_redirect::{Cgroup, LaunchSpec, Limits};
+use tulle_redirect::{Cgroup, LaunchSpec, ProcessLimits};
 
 /// How long a proxy lets requests in flight end.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub(crate) struct Description {
 /// A proxy that is kept running.
 pub(crate) struct RunningProxy {
     name: String,
-    kept: Kept,
+    kept: SupervisedProcess,
     maker: Rc<Maker>,
     admin_socket: PathBuf,
     directory: PathBuf,
@@ -94,7 +94,7 @@ impl RunningProxy {
             let maker = Rc::clone(&made);
             Box::pin(async move { maker.make().await.map_err(|f| f.to_string()) })
         });
-        let kept = Kept::start(
+        let kept = SupervisedProcess::start(
             format!("proxy of {name}"),
             DRAIN + Duration::from_secs(2),
             Rc::clone(&context.changed),
@@ -316,7 +316,7 @@ impl Maker {
         let limits = {
             // The controller stores no Mesh whose quantities cannot be read.
             let mesh = self.context.mesh.borrow();
-            Limits {
+            ProcessLimits {
                 cpu_millis: mesh.sidecar_cpu_milli().ok().flatten(),
                 memory_bytes: mesh.sidecar_memory_bytes().ok().flatten(),
             }

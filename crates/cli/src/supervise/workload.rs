@@ -5,11 +5,11 @@
 use super::context::{Context, gone, process_of};
 use super::pace::Pace;
 use super::probe::{self, Question};
-use super::process::{Kept, Make, run_whole};
+use super::process::{Make, SupervisedProcess, run_whole};
 use super::proxy::{Description, RunningProxy};
-use super::site::{Site, Surveyor};
 use super::state;
 use super::user::{self, Account, Data, Names};
+use super::workload_plan::{Planner, WorkloadPlan};
 use crate::failure::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -123,11 +123,11 @@ struct Unit {
 
 impl Unit {
     async fn run(self, mut stopped: watch::Receiver<bool>) {
-        let mut site = None;
+        let mut plan = None;
         let mut sidecar = None;
         let mut app = None;
         tokio::select! {
-            () = self.live(&mut site, &mut sidecar, &mut app) => {}
+            () = self.live(&mut plan, &mut sidecar, &mut app) => {}
             _ = stopped.wait_for(|s| *s) => {}
         }
         self.update(|s| {
@@ -152,22 +152,22 @@ impl Unit {
         if let Some(sidecar) = sidecar {
             sidecar.stop().await;
         }
-        if let Some(site) = site {
-            self.surveyor().leave(site).await;
+        if let Some(plan) = plan {
+            self.planner().leave(plan).await;
         }
     }
 
     /// Everything until it is told to stop. What was started is left in the arguments.
     async fn live(
         &self,
-        site: &mut Option<Site>,
+        plan: &mut Option<WorkloadPlan>,
         sidecar: &mut Option<RunningProxy>,
-        app: &mut Option<Kept>,
+        app: &mut Option<SupervisedProcess>,
     ) {
         let mut patience = IMPATIENT;
         loop {
-            let why = match self.set_up(site, sidecar).await {
-                Ok(()) if self.sidecar_is_ready(site, sidecar, patience).await => break,
+            let why = match self.set_up(plan, sidecar).await {
+                Ok(()) if self.sidecar_is_ready(plan, sidecar, patience).await => break,
                 // Its ports may have been taken by somebody else: other ones are tried.
                 Ok(()) => "its sidecar does not get ready".to_owned(),
                 Err(failure) => failure.to_string(),
@@ -178,34 +178,34 @@ impl Unit {
             if let Some(sidecar) = sidecar.take() {
                 sidecar.stop().await;
             }
-            if let Some(site) = site.take() {
-                self.surveyor().leave(site).await;
+            if let Some(plan) = plan.take() {
+                self.planner().leave(plan).await;
             }
             sleep(RETRY).await;
         }
-        let Some(site) = site.as_ref() else { return };
+        let Some(plan) = plan.as_ref() else { return };
         if !self.spec.command.is_empty() {
-            *app = Some(self.start_app(site));
+            *app = Some(self.start_app(plan));
         }
-        self.watch(site, sidecar.as_ref(), app.as_ref()).await;
+        self.watch(plan, sidecar.as_ref(), app.as_ref()).await;
     }
 
     /// Waits for it if there is to be one; false if it ended too often on the host, where ports are
     /// shared.
     async fn sidecar_is_ready(
         &self,
-        site: &Option<Site>,
+        plan: &Option<WorkloadPlan>,
         sidecar: &Option<RunningProxy>,
         patience: u32,
     ) -> bool {
-        let (Some(site), Some(sidecar)) = (site, sidecar) else {
+        let (Some(plan), Some(sidecar)) = (plan, sidecar) else {
             return !self.context.data_plane.has_sidecars();
         };
         while let Err(why) = sidecar.ready().await {
             let state = sidecar.state(false);
             let ended = state.process.restarts;
             self.show(Some(state), None, Err(why));
-            if site.namespace.is_none() && ended >= patience {
+            if plan.namespace.is_none() && ended >= patience {
                 return false;
             }
             sleep(SOON).await;
@@ -215,11 +215,11 @@ impl Unit {
 
     async fn set_up(
         &self,
-        site: &mut Option<Site>,
+        plan: &mut Option<WorkloadPlan>,
         sidecar: &mut Option<RunningProxy>,
     ) -> Result<()> {
-        let found = self.surveyor().settle().await?;
-        let found = site.insert(found);
+        let found = self.planner().settle().await?;
+        let found = plan.insert(found);
         self.update(|s| {
             s.endpoints.clone_from(&found.endpoints);
             s.addresses.clone_from(&found.addresses);
@@ -255,8 +255,8 @@ impl Unit {
         Ok(())
     }
 
-    fn surveyor(&self) -> Surveyor {
-        Surveyor {
+    fn planner(&self) -> Planner {
+        Planner {
             context: Rc::clone(&self.context),
             name: self.name.clone(),
             service: self.service.clone(),
@@ -265,12 +265,12 @@ impl Unit {
     }
 
     /// Tells the controller where it runs; that it may be called comes later.
-    async fn report(&self, site: &Site) -> Result<()> {
+    async fn report(&self, plan: &WorkloadPlan) -> Result<()> {
         let placement = Placement {
             workload: self.name.clone(),
             node: self.context.node.clone(),
-            ports: site.ports.clone(),
-            addresses: site.addresses.iter().map(ToString::to_string).collect(),
+            ports: plan.ports.clone(),
+            addresses: plan.addresses.iter().map(ToString::to_string).collect(),
             not_ready: true,
             ..Default::default()
         };
@@ -278,32 +278,37 @@ impl Unit {
         self.context.report(placement).await
     }
 
-    fn start_app(&self, site: &Site) -> Kept {
+    fn start_app(&self, plan: &WorkloadPlan) -> SupervisedProcess {
         let changed = Rc::clone(&self.app_changed);
-        let starter = self.starter(site);
+        let starter = self.starter(plan);
         let make: Make = Box::new(move |_| {
             let command = starter.command();
             Box::pin(async move { command })
         });
-        Kept::start(self.name.clone(), APP_GRACE, changed, make)
+        SupervisedProcess::start(self.name.clone(), APP_GRACE, changed, make)
     }
 
-    fn starter(&self, site: &Site) -> Starter {
+    fn starter(&self, plan: &WorkloadPlan) -> Starter {
         Starter {
             context: Rc::clone(&self.context),
             name: self.name.clone(),
-            namespace: site.namespace.as_ref().map(|n| n.name.clone()),
+            namespace: plan.namespace.as_ref().map(|n| n.name.clone()),
             spec: self.spec.clone(),
-            upstreams: site.upstreams.clone(),
+            upstreams: plan.upstreams.clone(),
         }
     }
 
     /// Probes, and tells the controller of it, until it is told to stop.
-    async fn watch(&self, site: &Site, sidecar: Option<&RunningProxy>, app: Option<&Kept>) {
+    async fn watch(
+        &self,
+        plan: &WorkloadPlan,
+        sidecar: Option<&RunningProxy>,
+        app: Option<&SupervisedProcess>,
+    ) {
         let (callable, wanted) = watch::channel(false);
         let (announced, told) = watch::channel(false);
         tokio::select! {
-            () = self.probe(site, sidecar, app, callable, told) => {}
+            () = self.probe(plan, sidecar, app, callable, told) => {}
             () = self.announce(wanted, announced) => {}
         }
     }
@@ -341,14 +346,14 @@ impl Unit {
     /// Probes until it is told to stop.
     async fn probe(
         &self,
-        site: &Site,
+        plan: &WorkloadPlan,
         sidecar: Option<&RunningProxy>,
-        app: Option<&Kept>,
+        app: Option<&SupervisedProcess>,
         callable: watch::Sender<bool>,
         mut announced: watch::Receiver<bool>,
     ) {
         let probe = self.spec.readiness_probe.as_ref();
-        let question = Question::for_probe(probe, &self.spec.ports, site.app);
+        let question = Question::for_probe(probe, &self.spec.ports, plan.app);
         let mut pace = Pace::new(probe, Instant::now());
         let mut last = Err("it is starting".to_owned());
         // How often in a row it was not there to be asked.
@@ -370,7 +375,7 @@ impl Unit {
                     last = Err(why);
                 }
                 Ok(()) if pace.is_due(Instant::now()) => {
-                    last = self.ask(site, &question).await;
+                    last = self.ask(plan, &question).await;
                     pace.tried(last.is_ok(), Instant::now());
                 }
                 Ok(()) => {}
@@ -406,7 +411,7 @@ impl Unit {
     }
 
     /// Returns the message without a growing count, so that it stays the same and is shown once.
-    fn failed_to_start(&self, app: Option<&Kept>, why: &str, count: u32) -> String {
+    fn failed_to_start(&self, app: Option<&SupervisedProcess>, why: &str, count: u32) -> String {
         let more = match (app, self.spec.address) {
             (None, Some(address)) => format!("is it running at {address}?"),
             _ => format!("see `tulle logs {}`", self.name),
@@ -414,7 +419,7 @@ impl Unit {
         format!("{why} ({count} times or more; {more})")
     }
 
-    fn alive(&self, app: Option<&Kept>) -> std::result::Result<(), String> {
+    fn alive(&self, app: Option<&SupervisedProcess>) -> std::result::Result<(), String> {
         let Some(app) = app else { return Ok(()) };
         let process = app.process();
         match (process.id, process.last_exit) {
@@ -428,12 +433,16 @@ impl Unit {
         }
     }
 
-    async fn ask(&self, site: &Site, question: &Question) -> std::result::Result<(), String> {
+    async fn ask(
+        &self,
+        plan: &WorkloadPlan,
+        question: &Question,
+    ) -> std::result::Result<(), String> {
         let Question::Exec(command) = question else {
-            let namespace = site.namespace.as_ref().map(|n| n.name.clone());
+            let namespace = plan.namespace.as_ref().map(|n| n.name.clone());
             return probe::ask(question.clone(), namespace).await;
         };
-        let mut starter = self.starter(site);
+        let mut starter = self.starter(plan);
         starter.spec.command.clone_from(command);
         let mut command = starter.command()?;
         match tokio::time::timeout(PROBE_TIME, run_whole(&mut command)).await {
@@ -448,7 +457,7 @@ impl Unit {
     fn show(
         &self,
         sidecar: Option<state::Proxy>,
-        app: Option<&Kept>,
+        app: Option<&SupervisedProcess>,
         answer: std::result::Result<(), String>,
     ) {
         let has_app = !self.spec.command.is_empty();

@@ -3,8 +3,8 @@
 //! An [`Issuer`] is not trusted blindly: its certificates are checked before a workload gets them. So a role
 //! that is set up wrongly is found here, with a reason, and not by every peer.
 
-use super::{Request, Trusted};
-use crate::cluster::Answer;
+use super::{Trusted, VerifiedCsr};
+use crate::cluster::ResponseFuture;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use rustls::RootCertStore;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -45,15 +45,15 @@ pub trait Issuer: Send + Sync {
     /// Signs a request for an identity that was proved.
     fn sign(
         &self,
-        asked: Asked,
+        asked: CertificateRequest,
     ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>>;
     /// The roots of its certificates, DER, as they are now.
-    fn roots(&self) -> Answer<Vec<Vec<u8>>>;
+    fn roots(&self) -> ResponseFuture<Vec<Vec<u8>>>;
 }
 
 /// A request to an issuer.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct CertificateRequest {
     /// PKCS#10, DER. It names the identity.
     pub csr_der: Vec<u8>,
     /// The identity that the certificate is for.
@@ -179,8 +179,8 @@ impl External {
     /// Checks the request, has the issuer sign it, and checks the certificate.
     pub(crate) async fn issue(
         &self,
-        request: &Request,
-        asked: Asked,
+        request: &VerifiedCsr,
+        asked: CertificateRequest,
         trusted: &[Trusted],
     ) -> Result<Checked, IssueError> {
         // The sender is at fault here, not the issuer: this is not counted as its failure.
@@ -322,7 +322,7 @@ fn merged(
 
 /// Checks that a request asks for its sender's identity alone. An issuer signs what it is asked. The check
 /// of its answer would find other names or uses, but by then such a certificate would exist.
-fn asks_for_no_more(asked: &Asked) -> Result<(), String> {
+fn asks_for_no_more(asked: &CertificateRequest) -> Result<(), String> {
     let (_, csr) = X509CertificationRequest::from_der(&asked.csr_der)
         .map_err(|e| format!("the request cannot be read: {e}"))?;
     let info = &csr.certification_request_info;
@@ -362,8 +362,8 @@ fn is_own(names: &[GeneralName<'_>], identity: &SpiffeId) -> Result<(), String> 
 /// Whether a chain is what was asked for; when it ends.
 fn check(
     signed: &Signed,
-    request: &Request,
-    asked: &Asked,
+    request: &VerifiedCsr,
+    asked: &CertificateRequest,
     trusted: &[Trusted],
     now: SystemTime,
 ) -> Result<i64, String> {
@@ -423,8 +423,8 @@ mod tests {
 
     struct Fixture {
         authority: Authority,
-        request: Request,
-        asked: Asked,
+        request: VerifiedCsr,
+        asked: CertificateRequest,
     }
 
     fn fixture() -> Fixture {
@@ -432,9 +432,9 @@ mod tests {
         let csr = CertificateParams::default().serialize_request(&key);
         let csr_der = csr.unwrap().der().to_vec();
         Fixture {
-            authority: Authority::of(Roots::generate().unwrap()).unwrap(),
-            request: Request::parse(&csr_der).unwrap(),
-            asked: Asked {
+            authority: Authority::from_roots(Roots::generate().unwrap()).unwrap(),
+            request: VerifiedCsr::parse(&csr_der).unwrap(),
+            asked: CertificateRequest {
                 csr_der,
                 identity: SpiffeId::parse("spiffe://t/ns/shop/sa/web").unwrap(),
                 lifetime: Duration::from_secs(3600),
@@ -479,7 +479,7 @@ mod tests {
                 .unwrap_err()
                 .contains("7200 s")
         );
-        let stranger = Authority::of(Roots::generate().unwrap()).unwrap();
+        let stranger = Authority::from_roots(Roots::generate().unwrap()).unwrap();
         let by_stranger = fixture.verdict(&stranger, &id, 3600);
         assert!(by_stranger.unwrap_err().contains("no known root"));
         // This certificate is for a key that the workload does not have.
@@ -516,13 +516,13 @@ mod tests {
 
         fn sign(
             &self,
-            _: Asked,
+            _: CertificateRequest,
         ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>> {
             *self.0.lock().unwrap() += 1;
             Box::pin(async { Err(IssueError::Refused("not here".into())) })
         }
 
-        fn roots(&self) -> Answer<Vec<Vec<u8>>> {
+        fn roots(&self) -> ResponseFuture<Vec<Vec<u8>>> {
             Box::pin(async { Ok(Vec::new()) })
         }
     }
@@ -573,12 +573,12 @@ mod tests {
         ];
         for (i, (csr_der, is_asked)) in cases.into_iter().enumerate() {
             let issuer = Arc::new(Willing(Mutex::default()));
-            let asked = Asked {
+            let asked = CertificateRequest {
                 csr_der,
                 identity: SpiffeId::parse(own).unwrap(),
                 lifetime: Duration::from_secs(3600),
             };
-            let request = Request::parse(&asked.csr_der).unwrap();
+            let request = VerifiedCsr::parse(&asked.csr_der).unwrap();
             let external = External::new(issuer.clone(), Vec::new());
             let refused = external.issue(&request, asked, &[]).await.unwrap_err();
             assert_eq!(*issuer.0.lock().unwrap(), usize::from(is_asked), "{i}");
@@ -596,7 +596,7 @@ mod tests {
                 .csr_der,
         ];
         for csr_der in requests {
-            let asked = Asked {
+            let asked = CertificateRequest {
                 csr_der,
                 identity: identity.clone(),
                 lifetime: Duration::from_secs(60),
@@ -607,7 +607,12 @@ mod tests {
 
     #[test]
     fn a_root_that_is_named_no_more_goes_after_a_while() {
-        let root = || Authority::of(Roots::generate().unwrap()).unwrap().trusted()[0].clone();
+        let root = || {
+            Authority::from_roots(Roots::generate().unwrap())
+                .unwrap()
+                .trusted()[0]
+                .clone()
+        };
         let (old, new, now) = (root(), root(), Instant::now());
         let known = merged(&[], vec![old.clone()], now);
         let known = merged(&known, vec![new.clone()], now);

@@ -82,14 +82,14 @@ impl Trusted {
 
 /// The root as it is stored. Its key can make any identity.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Root {
+pub struct StoredRoot {
     /// PKCS#8, DER.
     pub key: Vec<u8>,
     /// DER.
     pub certificate: Vec<u8>,
 }
 
-impl Root {
+impl StoredRoot {
     /// Makes a root.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Root {
     }
 }
 
-impl fmt::Debug for Root {
+impl fmt::Debug for StoredRoot {
     /// Without the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Root").finish_non_exhaustive()
@@ -109,7 +109,7 @@ impl fmt::Debug for Root {
 
 /// A certificate made for someone.
 #[derive(Debug, Clone)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The certificate.
     pub certificate: CertificateDer<'static>,
     /// When it ends.
@@ -118,7 +118,7 @@ pub struct Issued {
 
 /// A signing request whose signature is right.
 #[derive(Debug)]
-pub struct Request {
+pub struct VerifiedCsr {
     key: SubjectPublicKeyInfo,
     public_key: Vec<u8>,
 }
@@ -158,29 +158,29 @@ impl From<StoreError> for AuthorityError {
 
 /// Why a signing request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadRequest(&'static str);
+pub struct CsrError(&'static str);
 
-impl fmt::Display for BadRequest {
+impl fmt::Display for CsrError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the signing request is refused: {}", self.0)
     }
 }
 
-impl std::error::Error for BadRequest {}
+impl std::error::Error for CsrError {}
 
-impl Request {
+impl VerifiedCsr {
     /// Reads a PKCS#10 request and proves that its sender holds the key.
     ///
     /// # Errors
     /// It is not a request, its key is not P-256, or the signature is wrong.
-    pub fn parse(der: &[u8]) -> Result<Self, BadRequest> {
+    pub fn parse(der: &[u8]) -> Result<Self, CsrError> {
         if der.len() > MAX_CSR_BYTES {
-            return Err(BadRequest("it is longer than 16 KiB"));
+            return Err(CsrError("it is longer than 16 KiB"));
         }
         let (rest, csr) = X509CertificationRequest::from_der(der)
-            .map_err(|_| BadRequest("it is not a PKCS#10 request in DER"))?;
+            .map_err(|_| CsrError("it is not a PKCS#10 request in DER"))?;
         if !rest.is_empty() {
-            return Err(BadRequest("bytes follow the request"));
+            return Err(CsrError("bytes follow the request"));
         }
         let spki = &csr.certification_request_info.subject_pki;
         let curve = spki.algorithm.parameters.as_ref();
@@ -188,7 +188,7 @@ impl Request {
         let is_p256 = spki.algorithm.algorithm.to_id_string() == EC_PUBLIC_KEY
             && curve.is_some_and(|c| c.to_id_string() == P256);
         if !is_p256 || csr.signature_algorithm.algorithm.to_id_string() != ECDSA_SHA256 {
-            return Err(BadRequest(
+            return Err(CsrError(
                 "only ECDSA keys on P-256 with SHA-256 are accepted",
             ));
         }
@@ -200,9 +200,9 @@ impl Request {
             csr.certification_request_info.raw,
             &csr.signature_value.data,
         )
-        .map_err(|_| BadRequest("its signature is wrong"))?;
+        .map_err(|_| CsrError("its signature is wrong"))?;
         let key = SubjectPublicKeyInfo::from_der(spki.raw)
-            .map_err(|_| BadRequest("its public key cannot be read"))?;
+            .map_err(|_| CsrError("its public key cannot be read"))?;
         let public_key = spki.raw.to_vec();
         Ok(Self { key, public_key })
     }
@@ -231,14 +231,14 @@ impl Authority {
                 roots
             }
         };
-        Self::of(roots)
+        Self::from_roots(roots)
     }
 
     /// The authority with these roots.
     ///
     /// # Errors
     /// They are damaged.
-    pub fn of(roots: Roots) -> Result<Self, AuthorityError> {
+    pub fn from_roots(roots: Roots) -> Result<Self, AuthorityError> {
         let issuer = issuer_of(&roots.signing)?;
         let mut trusted = vec![Trusted::read(roots.signing.certificate.clone(), false)?];
         match &roots.step {
@@ -314,11 +314,11 @@ impl Authority {
     /// The certificate cannot be made.
     pub fn issue(
         &self,
-        request: &Request,
+        request: &VerifiedCsr,
         identity: &SpiffeId,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Issued, AuthorityError> {
+    ) -> Result<IssuedCertificate, AuthorityError> {
         self.certify(&request.key, identity, lifetime, now)
     }
 
@@ -331,7 +331,7 @@ impl Authority {
         identity: &SpiffeId,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<(Issued, PrivatePkcs8KeyDer<'static>), AuthorityError> {
+    ) -> Result<(IssuedCertificate, PrivatePkcs8KeyDer<'static>), AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
         let issued = self.certify(&key, identity, lifetime, now)?;
         Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
@@ -347,7 +347,7 @@ impl Authority {
         names: &[String],
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<(Issued, PrivatePkcs8KeyDer<'static>), AuthorityError> {
+    ) -> Result<(IssuedCertificate, PrivatePkcs8KeyDer<'static>), AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
         let names = names.iter().map(|name| {
             let name = name.as_str().try_into().map_err(crypto)?;
@@ -365,7 +365,7 @@ impl Authority {
         identity: &SpiffeId,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Issued, AuthorityError> {
+    ) -> Result<IssuedCertificate, AuthorityError> {
         let name = SanType::URI(identity.as_str().try_into().map_err(crypto)?);
         let uses = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
@@ -381,7 +381,7 @@ impl Authority {
         uses: Vec<ExtendedKeyUsagePurpose>,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Issued, AuthorityError> {
+    ) -> Result<IssuedCertificate, AuthorityError> {
         let now = OffsetDateTime::from(now);
         // X.509 has whole seconds; a certificate must not outlive its root.
         let not_after = (now + lifetime).min(self.signing().not_after);
@@ -397,7 +397,7 @@ impl Authority {
         params.not_before = now - BACKDATE;
         params.not_after = not_after;
         let certificate = params.signed_by(key, &self.issuer).map_err(crypto)?;
-        Ok(Issued {
+        Ok(IssuedCertificate {
             certificate: certificate.der().clone(),
             not_after: not_after.into(),
         })
@@ -426,7 +426,7 @@ pub(crate) fn keep(store: &dyn Store, roots: &Roots) -> Result<(), StoreError> {
     store.commit(&writes).map(|_| ())
 }
 
-fn issuer_of(root: &Root) -> Result<Issuer<'static, KeyPair>, AuthorityError> {
+fn issuer_of(root: &StoredRoot) -> Result<Issuer<'static, KeyPair>, AuthorityError> {
     let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
     let key = KeyPair::from_pkcs8_der_and_sign_algo(
         &PrivatePkcs8KeyDer::from(root.key.as_slice()),
@@ -508,7 +508,7 @@ mod tests {
         forged.subject_alt_names.push(SanType::URI(other));
         forged.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         forged.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let request = Request::parse(&csr(forged, &key)).unwrap();
+        let request = VerifiedCsr::parse(&csr(forged, &key)).unwrap();
         let now = SystemTime::now();
         let issued = authority.issue(&request, &identity(), Duration::from_secs(20), now);
         let issued = issued.unwrap();
@@ -554,15 +554,15 @@ mod tests {
             &csr(CertificateParams::default(), &p384),
             &csr(CertificateParams::default(), &ed25519),
         ] {
-            assert!(Request::parse(bad).is_err());
+            assert!(VerifiedCsr::parse(bad).is_err());
         }
-        assert!(Request::parse(&good).is_ok());
+        assert!(VerifiedCsr::parse(&good).is_ok());
     }
 
     #[test]
     fn serial_numbers_differ() {
         let authority = Authority::open(&Memory::new()).unwrap();
-        let request = Request::parse(&csr(CertificateParams::default(), &p256())).unwrap();
+        let request = VerifiedCsr::parse(&csr(CertificateParams::default(), &p256())).unwrap();
         let serial = || {
             let day = Duration::from_secs(86400);
             let issued = authority.issue(&request, &identity(), day, SystemTime::now());
@@ -576,7 +576,7 @@ mod tests {
     #[test]
     fn no_certificate_outlives_the_root() {
         let authority = Authority::open(&Memory::new()).unwrap();
-        let request = Request::parse(&csr(CertificateParams::default(), &p256())).unwrap();
+        let request = VerifiedCsr::parse(&csr(CertificateParams::default(), &p256())).unwrap();
         let century = Duration::from_secs(100 * 365 * 86400);
         let issued = authority.issue(&request, &identity(), century, SystemTime::now());
         let (_, root) = x509_parser::parse_x509_certificate(authority.root()).unwrap();
@@ -599,7 +599,7 @@ mod tests {
     fn a_damaged_authority_is_not_replaced() {
         let store = Memory::new();
         Authority::open(&store).unwrap();
-        let other_key = Root::generate().unwrap().key;
+        let other_key = StoredRoot::generate().unwrap().key;
         for value in [b"x".to_vec(), other_key] {
             let write = Write::PutValue {
                 space: Space::Authority,

@@ -8,7 +8,7 @@
 //!
 //! Each step is one write, so a crash leaves the step before or after it.
 
-use super::{AuthorityError, Root, make_root};
+use super::{AuthorityError, StoredRoot, make_root};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ pub const VALUES: [&str; 6] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
     /// Signs certificates.
-    pub signing: Root,
+    pub signing: StoredRoot,
     /// Whether it is about to be replaced.
     pub step: Step,
 }
@@ -40,23 +40,23 @@ pub enum Step {
     /// The next root is distributed to everybody.
     Spreading {
         /// Signs from the next step on.
-        next: Root,
+        next: StoredRoot,
         /// How this step goes.
-        progress: Progress,
+        progress: StepProgress,
     },
     /// Everybody renews the certificates of the previous root.
     Renewing {
         /// Its certificate, DER.
         previous: Vec<u8>,
         /// How this step goes.
-        progress: Progress,
+        progress: StepProgress,
     },
 }
 
 /// How one step goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Progress {
+pub struct StepProgress {
     /// When it began, in Unix seconds.
     pub since: u64,
     /// How many seconds it lasts at least.
@@ -66,7 +66,7 @@ pub struct Progress {
     pub settled: BTreeSet<String>,
 }
 
-impl Progress {
+impl StepProgress {
     fn new(now: SystemTime, hold: u64) -> Self {
         Self {
             since: unix(now),
@@ -88,7 +88,7 @@ impl Roots {
     /// There are no random numbers.
     pub fn generate() -> Result<Self, AuthorityError> {
         Ok(Self {
-            signing: Root::generate()?,
+            signing: StoredRoot::generate()?,
             step: Step::Steady,
         })
     }
@@ -102,8 +102,8 @@ impl Roots {
         Ok(Self {
             signing: self.signing.clone(),
             step: Step::Spreading {
-                next: Root { key, certificate },
-                progress: Progress::new(now, hold.as_secs()),
+                next: StoredRoot { key, certificate },
+                progress: StepProgress::new(now, hold.as_secs()),
             },
         })
     }
@@ -117,7 +117,7 @@ impl Roots {
                 signing: next.clone(),
                 step: Step::Renewing {
                     previous: self.signing.certificate.clone(),
-                    progress: Progress::new(now, progress.hold),
+                    progress: StepProgress::new(now, progress.hold),
                 },
             },
             Step::Renewing { .. } => Self {
@@ -128,7 +128,7 @@ impl Roots {
     }
 
     /// How the present step goes, if anything is replaced.
-    pub fn progress(&self) -> Option<&Progress> {
+    pub fn progress(&self) -> Option<&StepProgress> {
         match &self.step {
             Step::Steady => None,
             Step::Spreading { progress, .. } | Step::Renewing { progress, .. } => Some(progress),
@@ -180,7 +180,7 @@ impl Roots {
         let damaged = |what: &str| AuthorityError::Damaged(what.to_owned());
         let signing = match values {
             [None, None, None, None, None, None] => return Ok(None),
-            [Some(ref key), Some(ref certificate), ..] => Root {
+            [Some(ref key), Some(ref certificate), ..] => StoredRoot {
                 key: key.clone(),
                 certificate: certificate.clone(),
             },
@@ -190,13 +190,13 @@ impl Roots {
         let rotates = progress.is_some();
         let progress = || {
             let text = progress.as_deref().unwrap_or_default();
-            serde_json::from_slice::<Progress>(text)
+            serde_json::from_slice::<StepProgress>(text)
                 .map_err(|_| damaged("how far the rotation of its root is cannot be read"))
         };
         let step = match (next_key, next, previous) {
             (None, None, None) if !rotates => Step::Steady,
             (Some(key), Some(certificate), None) => Step::Spreading {
-                next: Root { key, certificate },
+                next: StoredRoot { key, certificate },
                 progress: progress()?,
             },
             (None, None, Some(previous)) => Step::Renewing {

@@ -5,7 +5,9 @@
 //! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at the
 //! address of another namespace's pod are ignored.
 
-use super::{ClusterGateway, Inputs, Output, Problem, Unit, egress, inbound, policy, services};
+use super::{
+    ClusterGateway, Inputs, ObjectProblem, Output, Unit, egress, inbound, policy, services,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
@@ -86,7 +88,7 @@ pub struct ClusterPod {
 impl ClusterPod {
     /// The service account with its namespace: the source of the pod's identity.
     fn account(&self) -> Namespaced {
-        self.name.beside(&self.account)
+        self.name.sibling(&self.account)
     }
 
     /// Whether its sidecar takes what comes for this port.
@@ -262,7 +264,7 @@ impl Cluster {
     /// The pod that an endpoint is.
     fn pod_at(&self, service: &ClusterService, endpoint: &ClusterEndpoint) -> Option<&ClusterPod> {
         let pod = endpoint.pod.as_ref()?;
-        self.pods.get(&service.name.beside(pod))
+        self.pods.get(&service.name.sibling(pod))
     }
 
     /// Finds the pod with a sidecar that has this address, if it is in another namespace than the service.
@@ -487,7 +489,7 @@ fn endpoints_of(service: &ClusterService) -> impl Iterator<Item = &ClusterEndpoi
 
 fn pods_of(service: &ClusterService) -> impl Iterator<Item = Namespaced> {
     let names = endpoints_of(service).filter_map(|e| e.pod.as_deref());
-    names.map(|name| service.name.beside(name))
+    names.map(|name| service.name.sibling(name))
 }
 
 /// The addresses of its endpoints.
@@ -501,7 +503,7 @@ pub(super) fn pod_outputs(
     inputs: &Inputs,
     cluster: &Cluster,
     name: &str,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) -> Vec<Output> {
     let Some(pod) = cluster.pod(name) else {
         return Vec::new();
@@ -647,7 +649,7 @@ fn accepts(
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
     // its clients stay hidden.

@@ -27,7 +27,7 @@ pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
 
 /// Whether an Egress names this port as the gateway it goes through: that is all that makes it one.
 pub(super) fn is_gateway(inputs: &Inputs, service: &str, port: u16) -> bool {
-    let objects = inputs.beside(&inputs.egress, service);
+    let objects = inputs.in_namespace_of(&inputs.egress, service);
     let mut gateways = objects.filter_map(|(_, e)| e.gateway.as_ref());
     gateways.any(|g| g.service == service && g.port == port)
 }

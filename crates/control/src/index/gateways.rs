@@ -1,6 +1,6 @@
 //! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
-use super::{Inputs, Output, Problem, inbound, policy};
+use super::{Inputs, ObjectProblem, Output, inbound, policy};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
 use tulle_model::namespaced::Namespaced;
@@ -56,9 +56,13 @@ pub fn common_hosts(listener: &str, route: &[String]) -> Option<Vec<String>> {
     (!common.is_empty()).then_some(common)
 }
 
-pub(super) fn outputs(inputs: &Inputs, name: &str, problems: &mut Vec<Problem>) -> Vec<Output> {
+pub(super) fn outputs(
+    inputs: &Inputs,
+    name: &str,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<Output> {
     let account = match inputs.cluster_gateway(name) {
-        Some(gateway) => gateway.name.beside(&gateway.account).to_string(),
+        Some(gateway) => gateway.name.sibling(&gateway.account).to_string(),
         None => name.to_owned(),
     };
     let gateway = gateway_and_problems(inputs, name, problems);
@@ -81,7 +85,7 @@ pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
 fn gateway_and_problems(
     inputs: &Inputs,
     name: &str,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) -> Option<Gateway> {
     let spec = inputs.gateways.get(name)?;
     if spec.gateway_class_name != "tulle" {
@@ -122,7 +126,7 @@ fn listener(
     gateway: &str,
     spec: &GatewaySpec,
     listener: &ListenerSpec,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) -> Option<GatewayListener> {
     let meant =
         |r: &TargetRef| r.is("Gateway", gateway) && r.covers(Some(&listener.name), listener.port);
@@ -210,9 +214,9 @@ pub(super) fn service_tcp_routes(inputs: &Inputs, name: &str) -> Vec<TcpRoute> {
     tcp_routes(inputs, |_, parent| service_places(parent, name))
 }
 
-fn service_places(parent: &ParentRef, name: &str) -> Vec<Place> {
+fn service_places(parent: &ParentRef, name: &str) -> Vec<ListenerPort> {
     if is_service(parent) && parent.name == name {
-        vec![Place::port(parent.port.unwrap_or(0))]
+        vec![ListenerPort::port(parent.port.unwrap_or(0))]
     } else {
         Vec::new()
     }
@@ -225,12 +229,12 @@ pub(super) fn is_service(parent: &ParentRef) -> bool {
 
 /// Where a route is attached: a port (0: all), and the listener if others share the port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ListenerPort {
     pub(super) port: u16,
     pub(super) listener: String,
 }
 
-impl Place {
+impl ListenerPort {
     fn port(port: u16) -> Self {
         Self {
             port,
@@ -244,11 +248,11 @@ pub(super) fn places(
     spec: &GatewaySpec,
     parent: &ParentRef,
     takes: fn(&ListenerSpec) -> bool,
-) -> Vec<Place> {
+) -> Vec<ListenerPort> {
     let mut taking = spec.listeners.iter().filter(|l| takes(l));
     if parent.section_name.is_none() && parent.port.is_none() {
         return match taking.next() {
-            Some(_) => vec![Place::port(0)],
+            Some(_) => vec![ListenerPort::port(0)],
             None => Vec::new(),
         };
     }
@@ -260,15 +264,15 @@ pub(super) fn places(
     let by_name = parent.section_name.is_some();
     let place = |listener: &ListenerSpec| match by_name {
         true => place(spec, listener),
-        false => Place::port(listener.port),
+        false => ListenerPort::port(listener.port),
     };
     meant.map(place).collect()
 }
 
 /// The place of a single listener.
-fn place(spec: &GatewaySpec, listener: &ListenerSpec) -> Place {
+fn place(spec: &GatewaySpec, listener: &ListenerSpec) -> ListenerPort {
     let mut same_port = spec.listeners.iter().filter(|l| l.port == listener.port);
-    Place {
+    ListenerPort {
         port: listener.port,
         listener: match same_port.any(|l| l.name != listener.name) {
             true => listener.name.clone(),
@@ -282,7 +286,7 @@ fn attached_places(
     gateway: &ClusterGateway,
     route: &str,
     takes: fn(&ListenerSpec) -> bool,
-) -> Vec<Place> {
+) -> Vec<ListenerPort> {
     let is_attached = |listener: &&ListenerSpec| {
         gateway.attached.contains(&Attachment {
             route: route.to_owned(),
@@ -293,7 +297,7 @@ fn attached_places(
     let taking = || spec.listeners.iter().filter(|l| takes(l));
     let found: Vec<&ListenerSpec> = taking().filter(is_attached).collect();
     if !found.is_empty() && found.len() == taking().count() {
-        return vec![Place::port(0)];
+        return vec![ListenerPort::port(0)];
     }
     found.into_iter().map(|l| place(spec, l)).collect()
 }
@@ -309,7 +313,7 @@ fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
 }
 
 /// Routes of a gateway, with whose requests each rule takes.
-fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<Route> {
+fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>) -> Vec<Route> {
     let mut routes = http_routes(inputs, places);
     for route in &mut routes {
         // See `resource::Route::name`.
@@ -326,7 +330,10 @@ fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> 
     routes
 }
 
-fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<Route> {
+fn http_routes(
+    inputs: &Inputs,
+    places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
+) -> Vec<Route> {
     let mut routes = Vec::new();
     let mut add = |name: String,
                    parents: &[ParentRef],
@@ -338,7 +345,7 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>)
             false => format!("HTTPRoute/{name}"),
         };
         let found = parents.iter().flat_map(|parent| places(&route, parent));
-        let found = distinct(found.collect(), &Place::port(0));
+        let found = distinct(found.collect(), &ListenerPort::port(0));
         for place in found {
             routes.push(Route {
                 name: name.clone(),
@@ -363,7 +370,10 @@ fn http_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>)
     routes
 }
 
-fn tls_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<TlsRoute> {
+fn tls_routes(
+    inputs: &Inputs,
+    places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
+) -> Vec<TlsRoute> {
     let mut routes = Vec::new();
     for (name, spec) in &inputs.tls_routes {
         let name = format!("TLSRoute/{name}");
@@ -371,7 +381,7 @@ fn tls_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) 
             .parent_refs
             .iter()
             .flat_map(|parent| places(&name, parent));
-        let found = distinct(found.collect(), &Place::port(0));
+        let found = distinct(found.collect(), &ListenerPort::port(0));
         let hosts = spec.hostnames.iter().map(|h| h.to_ascii_lowercase());
         let hosts: Vec<String> = hosts.collect();
         routes.extend(found.into_iter().map(|place| TlsRoute {
@@ -386,7 +396,10 @@ fn tls_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) 
     routes
 }
 
-fn tcp_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) -> Vec<TcpRoute> {
+fn tcp_routes(
+    inputs: &Inputs,
+    places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
+) -> Vec<TcpRoute> {
     let mut routes = Vec::new();
     for (name, spec) in &inputs.tcp_routes {
         let name = format!("TCPRoute/{name}");
@@ -394,7 +407,7 @@ fn tcp_routes(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<Place>) 
             .parent_refs
             .iter()
             .flat_map(|parent| places(&name, parent));
-        let found = distinct(found.collect(), &Place::port(0));
+        let found = distinct(found.collect(), &ListenerPort::port(0));
         routes.extend(found.into_iter().map(|place| TcpRoute {
             name: name.clone(),
             targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),

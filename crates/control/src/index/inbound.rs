@@ -3,7 +3,7 @@
 
 use super::inputs::{identity_name_of, service_of};
 use super::together::{self, Demand};
-use super::{Inputs, Output, Problem, egress, policy};
+use super::{Inputs, ObjectProblem, Output, egress, policy};
 use std::collections::BTreeMap;
 use tulle_model::manifest::{RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::resource::{
@@ -17,7 +17,7 @@ pub(super) fn outputs(
     inputs: &Inputs,
     service: &str,
     outputs: &mut Vec<Output>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) {
     let mut policies: BTreeMap<&str, Policy> = BTreeMap::new();
     let mut aliases: BTreeMap<String, (u8, &str)> = BTreeMap::new();
@@ -60,7 +60,7 @@ fn inbound(
     workload: &str,
     spec: &WorkloadSpec,
     mut policy: Policy,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     let placed = inputs.placements.get(workload);
     let placed = placed.map(|p| p.ports.as_slice()).unwrap_or_default();
@@ -100,7 +100,7 @@ pub(super) fn places(inputs: &Inputs, service: &str, port: u16) -> Vec<(String, 
 }
 
 /// Whether one of the references means this port.
-pub(super) fn means(inputs: &Inputs, refs: &[TargetRef], service: &str, port: u16) -> bool {
+pub(super) fn applies_to(inputs: &Inputs, refs: &[TargetRef], service: &str, port: u16) -> bool {
     let covers = |r: &TargetRef| {
         let mut named = inputs.ports_of(service).filter(|p| p.port == port);
         match r.section_name {
@@ -114,7 +114,7 @@ pub(super) fn means(inputs: &Inputs, refs: &[TargetRef], service: &str, port: u1
 /// The ports among these that the references mean.
 fn meant(inputs: &Inputs, refs: &[TargetRef], places: &[(String, u16)]) -> Vec<u16> {
     let places = places.iter();
-    let meant = places.filter(|(service, port)| means(inputs, refs, service, *port));
+    let meant = places.filter(|(service, port)| applies_to(inputs, refs, service, *port));
     meant.map(|(_, port)| *port).collect()
 }
 
@@ -122,7 +122,7 @@ fn meant(inputs: &Inputs, refs: &[TargetRef], places: &[(String, u16)]) -> Vec<u
 pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Option<RateLimit> {
     // All of one pod, so of one namespace.
     let (service, _) = places.first()?;
-    let limits = inputs.beside(&inputs.rate_limits, service);
+    let limits = inputs.in_namespace_of(&inputs.rate_limits, service);
     let limits = limits.filter_map(|(name, spec)| {
         let limit = spec.connections.as_ref()?;
         let is_meant = !meant(inputs, &spec.target_refs, places).is_empty();
@@ -157,7 +157,7 @@ pub(super) fn rules_where(
     let (auth_names, mut auth) = authentication(inputs, name, meant);
     together::tokens(&mut auth)?;
     let mut all = vec![Demand::default()];
-    for (name, spec) in inputs.beside(&inputs.rate_limits, name) {
+    for (name, spec) in inputs.in_namespace_of(&inputs.rate_limits, name) {
         let ports = meant(&spec.target_refs);
         if !ports.is_empty() {
             all = together::both(&all, &limits(&format!("RateLimit/{name}"), spec, &ports))?;
@@ -217,7 +217,7 @@ fn authentication(
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
 ) -> (Vec<String>, Vec<Filter>) {
     let (mut names, mut filters) = (Vec::new(), Vec::new());
-    for (name, spec) in inputs.beside(&inputs.authentication, of) {
+    for (name, spec) in inputs.in_namespace_of(&inputs.authentication, of) {
         if meant(&spec.target_refs).is_empty() {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use super::certificates;
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
-use super::{ClusterGateway, FetchedKeys, Problem, bounds};
+use super::{ClusterGateway, FetchedKeys, ObjectProblem, bounds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -108,7 +108,7 @@ pub struct Inputs {
     /// Namespaces of a cluster that are strict by themselves.
     pub(super) strict_namespaces: BTreeSet<String>,
     /// See `Edit::Problems`.
-    pub(super) told_problems: Vec<Problem>,
+    pub(super) told_problems: Vec<ObjectProblem>,
     /// The mesh's own namespace in a cluster. An Egress there that names no sources is for everybody.
     pub(super) mesh_namespace: String,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
@@ -320,7 +320,7 @@ impl Inputs {
 
     /// Lists the objects in the namespace of what has this name. Objects of other namespaces say nothing
     /// about it, whatever they refer to.
-    pub(super) fn beside<'a, T>(
+    pub(super) fn in_namespace_of<'a, T>(
         &self,
         objects: &'a Objects<T>,
         name: &'a str,

@@ -1,7 +1,7 @@
 //! Sets of keys that objects name by address: which are fetched, where, and with what result.
 
 use super::inputs::Inputs;
-use super::{Unit, touch};
+use super::{Unit, dependents};
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::https_uri::HttpsUri;
 use tulle_model::namespaced::ObjectName;
@@ -147,7 +147,7 @@ impl Inputs {
                     return;
                 }
                 known.jwks = Some(jwks);
-                touch::keys(self, address, dirty);
+                dependents::keys(self, address, dirty);
             }
         }
     }

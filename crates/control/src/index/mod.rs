@@ -11,6 +11,7 @@
 mod bounds;
 mod certificates;
 mod cluster;
+mod dependents;
 mod egress;
 mod explain;
 mod gateways;
@@ -23,7 +24,6 @@ mod problems;
 mod services;
 mod splits;
 mod together;
-mod touch;
 
 pub(crate) use certificates::of_batch as certificates_of_batch;
 pub use certificates::{check_pair, check_roots, expired};
@@ -33,7 +33,7 @@ pub use explain::ExplainError;
 pub use gateways::{Attachment, ClusterGateway, common_hosts};
 pub use inputs::{Inputs, PlacedPort, Placement};
 pub use keys::{FetchedKeys, KeySource};
-pub use problems::Problem;
+pub use problems::ObjectProblem;
 
 pub(crate) use inputs::{identity_name_of, service_of};
 pub(crate) use services::port_conflict;
@@ -49,7 +49,7 @@ use tulle_model::resource::{MeshSettings, Resource, Revoked};
 
 /// A resource as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct EncodedResource {
     /// Hash of `body`; never 0.
     pub version: u64,
     /// Encoded once for all proxies.
@@ -96,7 +96,7 @@ pub enum Edit {
     /// All namespaces of the cluster that are strict by themselves.
     StrictNamespaces(BTreeSet<String>),
     /// All problems of the cluster's objects that their own status cannot report.
-    Problems(Vec<Problem>),
+    Problems(Vec<ObjectProblem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
     /// A set of keys was fetched, or could not be.
@@ -111,7 +111,7 @@ pub enum Edit {
 }
 
 /// A name and its present entry; `None`: it no longer exists.
-pub type Changed = (Arc<str>, Option<Entry>);
+pub type Changed = (Arc<str>, Option<EncodedResource>);
 
 /// The parts of the mesh, each of which is recomputed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,7 +141,7 @@ struct Claim {
     created: String,
     rank: u8,
     unit: Unit,
-    entry: Entry,
+    entry: EncodedResource,
 }
 
 /// The mesh as proxies see it.
@@ -152,7 +152,7 @@ pub struct Index {
     /// The units that claim each name, the winner first.
     claims: HashMap<Arc<str>, Vec<Claim>>,
     /// Problems that units reported last time.
-    problems: HashMap<Unit, Vec<Problem>>,
+    problems: HashMap<Unit, Vec<ObjectProblem>>,
     /// The present settings: reading the lists of what is revoked takes a while.
     settings: MeshSettings,
 }
@@ -191,12 +191,12 @@ impl Index {
     }
 
     /// A resource by name.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&EncodedResource> {
         self.claims.get(name)?.first().map(|c| &c.entry)
     }
 
     /// All resources.
-    pub fn entries(&self) -> impl Iterator<Item = (&Arc<str>, &Entry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&Arc<str>, &EncodedResource)> {
         let claims = self.claims.iter();
         claims.filter_map(|(name, claims)| claims.first().map(|c| (name, &c.entry)))
     }
@@ -222,21 +222,21 @@ impl Index {
         match edit {
             Edit::Put(object) => {
                 let (kind, name) = (object.kind(), object.name().to_owned());
-                touch::object(&self.inputs, kind, &name, dirty);
+                dependents::object(&self.inputs, kind, &name, dirty);
                 self.inputs.put(*object);
-                touch::object(&self.inputs, kind, &name, dirty);
+                dependents::object(&self.inputs, kind, &name, dirty);
             }
             Edit::Delete { kind, name } => {
-                touch::object(&self.inputs, &kind, &name, dirty);
+                dependents::object(&self.inputs, &kind, &name, dirty);
                 self.inputs.remove(&kind, &name);
             }
             Edit::Place(placement) => {
-                touch::object(&self.inputs, "Workload", &placement.workload, dirty);
+                dependents::object(&self.inputs, "Workload", &placement.workload, dirty);
                 let name = placement.workload.clone();
                 self.inputs.placements.insert(name, placement);
             }
             Edit::Unplace { workload } => {
-                touch::object(&self.inputs, "Workload", &workload, dirty);
+                dependents::object(&self.inputs, "Workload", &workload, dirty);
                 self.inputs.placements.remove(&workload);
             }
             Edit::Service(service) => {
@@ -291,7 +291,7 @@ impl Index {
             }
             Edit::Keys { address, fetched } => self.inputs.put_keys(&address, fetched, dirty),
             Edit::ForgetKeys(address) => {
-                touch::keys(&self.inputs, &address, dirty);
+                dependents::keys(&self.inputs, &address, dirty);
                 self.inputs.keys.remove(&address);
             }
         }
@@ -305,7 +305,7 @@ impl Index {
             // A service may have other pods now, or pods other identities.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
-                    touch::called_from(&self.inputs, &name, &mut dirty);
+                    dependents::called_from(&self.inputs, &name, &mut dirty);
                     // An Egress through a Service that is not there allows nothing.
                     if egress::has_gateway(&self.inputs, &name) {
                         dirty.insert(Unit::Egress);
@@ -322,7 +322,7 @@ impl Index {
         if dirty.contains(&Unit::Mesh) {
             self.settings = mesh::settings(&self.inputs);
         }
-        let mut before: BTreeMap<Arc<str>, Option<Entry>> = BTreeMap::new();
+        let mut before: BTreeMap<Arc<str>, Option<EncodedResource>> = BTreeMap::new();
         for unit in dirty {
             let mut problems = Vec::new();
             let outputs = self.outputs(&unit, &mut problems);
@@ -363,7 +363,7 @@ impl Index {
         changed
     }
 
-    fn outputs(&self, unit: &Unit, problems: &mut Vec<Problem>) -> Vec<Output> {
+    fn outputs(&self, unit: &Unit, problems: &mut Vec<ObjectProblem>) -> Vec<Output> {
         let inputs = &self.inputs;
         match unit {
             Unit::Mesh => mesh::outputs(&self.settings),
@@ -378,7 +378,7 @@ impl Index {
         }
     }
 
-    fn remember(&self, before: &mut BTreeMap<Arc<str>, Option<Entry>>, name: &Arc<str>) {
+    fn remember(&self, before: &mut BTreeMap<Arc<str>, Option<EncodedResource>>, name: &Arc<str>) {
         if !before.contains_key(name) {
             before.insert(name.clone(), self.get(name).cloned());
         }
@@ -394,7 +394,7 @@ impl Index {
             Resource::Alias(service) | Resource::Host(service) => (Some(service), BTreeSet::new()),
             _ => (None, BTreeSet::new()),
         };
-        let entry = Entry {
+        let entry = EncodedResource {
             version: hash(&body),
             body,
             owner: output.owner,

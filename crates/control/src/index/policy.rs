@@ -5,7 +5,7 @@
 //! nothing. A TrafficTarget of which no rule is left gives no rule at all, because a rule without
 //! matches would allow everything.
 
-use super::{Inputs, Problem};
+use super::{Inputs, ObjectProblem};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
     AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
@@ -29,7 +29,7 @@ pub(super) fn is_permissive(inputs: &Inputs) -> bool {
 
 /// Rules about an identity, whatever services its workloads belong to.
 pub(super) fn of_identity(inputs: &Inputs, identity: &str) -> Vec<PolicyRule> {
-    let targets = inputs.beside(&inputs.targets, identity);
+    let targets = inputs.in_namespace_of(&inputs.targets, identity);
     let targets = targets.filter(|(_, t)| t.destination.name == identity);
     let rules =
         targets.flat_map(|(name, target)| rules(inputs, name.as_str(), target, &mut |_| {}));
@@ -39,14 +39,14 @@ pub(super) fn of_identity(inputs: &Inputs, identity: &str) -> Vec<PolicyRule> {
 /// Rules about a service.
 pub(super) fn of_service(inputs: &Inputs, service: &str) -> Vec<PolicyRule> {
     let mut rules = Vec::new();
-    for (name, spec) in inputs.beside(&inputs.authorization, service) {
+    for (name, spec) in inputs.in_namespace_of(&inputs.authorization, service) {
         rules.extend(authorization(inputs, name.as_str(), spec, service));
     }
     for (kind, objects) in [
         ("IngressBackend", &inputs.ingress_backends),
         ("AccessControl", &inputs.access_controls),
     ] {
-        for (name, spec) in inputs.beside(objects, service) {
+        for (name, spec) in inputs.in_namespace_of(objects, service) {
             rules.extend(access(inputs, &format!("{kind}/{name}"), spec, service));
         }
     }
@@ -59,13 +59,13 @@ pub(super) fn or_closing(
     rules: Result<Vec<InboundRule>, String>,
     port: u16,
     object: &str,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ObjectProblem>,
 ) -> (Vec<InboundRule>, Option<PolicyRule>) {
     let why = match rules {
         Ok(rules) => return (rules, None),
         Err(why) => why,
     };
-    problems.push(Problem {
+    problems.push(ObjectProblem {
         object: object.to_owned(),
         text: format!("port {port} is closed: {why}"),
     });
@@ -122,7 +122,7 @@ pub(super) fn at_gateway(
     meant: impl Fn(&TargetRef) -> bool,
 ) -> Option<Box<Policy>> {
     let (mut rules, mut about, mut closed) = (Vec::new(), false, false);
-    for (policy, spec) in inputs.beside(&inputs.authorization, name) {
+    for (policy, spec) in inputs.in_namespace_of(&inputs.authorization, name) {
         if spec.target_refs.iter().any(&meant) {
             about = true;
             // This holds even if none of its rules is understood.

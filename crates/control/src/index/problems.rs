@@ -8,14 +8,14 @@ use tulle_model::manifest::{self, TargetRef};
 
 /// One object and what keeps it from doing what it says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct ObjectProblem {
     /// The object, such as `TrafficTarget/gateway-to-ratings`.
     pub object: String,
     /// The fault and its consequence.
     pub text: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ObjectProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.object, self.text)
     }
@@ -23,9 +23,10 @@ impl fmt::Display for Problem {
 
 impl Index {
     /// All problems, ordered by object.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<ObjectProblem> {
         let mut problems = Vec::new();
-        let mut report = |object: String, text: String| problems.push(Problem { object, text });
+        let mut report =
+            |object: String, text: String| problems.push(ObjectProblem { object, text });
         let inputs = &self.inputs;
         for (name, target) in &inputs.targets {
             let object = format!("TrafficTarget/{name}");
@@ -80,9 +81,9 @@ impl Index {
     }
 
     /// Lists keys of tokens that could not be fetched.
-    pub fn key_problems(&self) -> Vec<Problem> {
+    pub fn key_problems(&self) -> Vec<ObjectProblem> {
         let mut problems = Vec::new();
-        let mut report = |object, text| problems.push(Problem { object, text });
+        let mut report = |object, text| problems.push(ObjectProblem { object, text });
         self.inputs.key_problems(&mut report);
         problems
     }

@@ -4,7 +4,7 @@
 //! service ports and an identity, but no endpoint.
 
 use super::inputs::identity_name_of;
-use super::{ClusterService, Inputs, Output, Problem, gateways, inbound, splits};
+use super::{ClusterService, Inputs, ObjectProblem, Output, gateways, inbound, splits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::slice;
@@ -16,7 +16,11 @@ use tulle_model::resource::{Endpoint, Protocol, Resource, Service, ServicePort, 
 /// bytes to detect the protocol would only delay them (SMTP, MySQL, PostgreSQL, Redis, ...).
 const SERVER_FIRST: [u16; 9] = [25, 587, 3306, 4444, 5432, 6379, 9300, 11211, 27017];
 
-pub(super) fn outputs(inputs: &Inputs, name: &str, problems: &mut Vec<Problem>) -> Vec<Output> {
+pub(super) fn outputs(
+    inputs: &Inputs,
+    name: &str,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<Output> {
     if !inputs.knows_service(name) {
         return Vec::new();
     }
@@ -185,11 +189,14 @@ fn traffic_policy<'a>(
     port: u16,
 ) -> Option<(&'a ObjectName, &'a TrafficPolicySpec)> {
     let meant = |exact: bool| {
-        inputs.beside(&inputs.traffic, service).find(|(_, spec)| {
-            let mut refs = spec.target_refs.iter();
-            let of = |r: &TargetRef| inbound::means(inputs, slice::from_ref(r), service, port);
-            refs.any(|r| r.is_whole() != exact && of(r))
-        })
+        inputs
+            .in_namespace_of(&inputs.traffic, service)
+            .find(|(_, spec)| {
+                let mut refs = spec.target_refs.iter();
+                let of =
+                    |r: &TargetRef| inbound::applies_to(inputs, slice::from_ref(r), service, port);
+                refs.any(|r| r.is_whole() != exact && of(r))
+            })
     };
     meant(true).or_else(|| meant(false))
 }

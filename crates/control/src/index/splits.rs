@@ -12,18 +12,18 @@ use tulle_model::resource::{
 };
 
 /// The splits of a service, by name.
-fn of<'a>(
+fn splits_of<'a>(
     inputs: &'a Inputs,
     service: &'a str,
 ) -> impl Iterator<Item = (&'a ObjectName, &'a TrafficSplitSpec)> {
     inputs
-        .beside(&inputs.splits, service)
+        .in_namespace_of(&inputs.splits, service)
         .filter(move |(_, s)| s.service == service)
 }
 
 /// The backends that a service's requests are split over; of several splits the first by name.
 pub(super) fn split(inputs: &Inputs, service: &str) -> Vec<Target> {
-    let first = of(inputs, service).find(|(_, s)| s.matches.is_empty());
+    let first = splits_of(inputs, service).find(|(_, s)| s.matches.is_empty());
     let target = |b: &tulle_model::manifest::TrafficSplitBackend| Target {
         service: b.service.clone(),
         port: 0,
@@ -35,7 +35,7 @@ pub(super) fn split(inputs: &Inputs, service: &str) -> Vec<Target> {
 /// The splits that are about some requests only. All other requests go to the service.
 pub(super) fn routes(inputs: &Inputs, service: &str, ports: &[ServicePort]) -> Vec<Route> {
     let mut routes = Vec::new();
-    for (name, split) in of(inputs, service).filter(|(_, s)| !s.matches.is_empty()) {
+    for (name, split) in splits_of(inputs, service).filter(|(_, s)| !s.matches.is_empty()) {
         let matches = matches(inputs, split);
         if matches.is_empty() {
             continue; // a rule without matches would take everything
@@ -106,7 +106,7 @@ fn rest(service: &str, port: u16) -> Route {
 /// The ports of a service that has no workloads of its own: those of its backends.
 pub(super) fn ports(inputs: &Inputs, service: &str) -> BTreeMap<u16, ServicePort> {
     let mut ports = BTreeMap::new();
-    for backend in of(inputs, service).flat_map(|(_, s)| &s.backends) {
+    for backend in splits_of(inputs, service).flat_map(|(_, s)| &s.backends) {
         for (_, spec) in inputs.workloads_of(&backend.service) {
             for port in &spec.ports {
                 ports.entry(port.port).or_insert_with(|| ServicePort {

@@ -719,7 +719,7 @@ proptest! {
     #[test]
     fn incremental_is_the_same_as_from_scratch(edits in prop::collection::vec(some_edit(), 1..40)) {
         let mut index = index();
-        let mut seen: BTreeMap<Arc<str>, Option<Entry>> = all(&index).into_iter().collect();
+        let mut seen: BTreeMap<Arc<str>, Option<EncodedResource>> = all(&index).into_iter().collect();
         for edit in edits {
             for (name, entry) in index.apply([edit]) {
                 let old = seen.insert(name.clone(), entry.clone());
@@ -729,7 +729,7 @@ proptest! {
         seen.retain(|_, entry| entry.is_some());
         prop_assert_eq!(&seen.into_iter().collect::<Vec<_>>(), &all(&index));
         let mut dirty = BTreeSet::new();
-        touch::all(index.inputs(), &mut dirty);
+        dependents::all(index.inputs(), &mut dirty);
         let changed = index.recompute(dirty);
         prop_assert!(changed.is_empty(), "{:?}", names(&changed));
     }

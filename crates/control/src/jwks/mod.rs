@@ -10,7 +10,7 @@ mod fetch;
 mod set;
 
 use crate::index::KeySource;
-use crate::world::World;
+use crate::state::MeshState;
 use fetch::Fetched;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +33,12 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// task of its own, so that a server that does not answer delays nobody else's keys.
 ///
 /// It ends by itself and is not cut off: what it writes would go on, and keep the store open.
-pub(crate) async fn follow(world: Arc<World>, least: Duration, mut down: watch::Receiver<bool>) {
-    let mut wanted = world.key_sources();
+pub(crate) async fn follow(
+    state: Arc<MeshState>,
+    least: Duration,
+    mut down: watch::Receiver<bool>,
+) {
+    let mut wanted = state.key_sources();
     let mut tasks = JoinSet::new();
     let mut running: BTreeMap<KeySource, AbortHandle> = BTreeMap::new();
     loop {
@@ -47,17 +51,17 @@ pub(crate) async fn follow(world: Arc<World>, least: Duration, mut down: watch::
             keep
         });
         while tasks.try_join_next().is_some() {}
-        let (all, forgetful) = (sources.clone(), world.clone());
+        let (all, forgetful) = (sources.clone(), state.clone());
         // It may wait for the disk.
         let forgotten = tokio::task::spawn_blocking(move || forgetful.forget_keys(&all)).await;
         if forgotten.is_err() {
             break;
         }
         for source in sources {
-            let (world, down) = (world.clone(), down.clone());
+            let (state, down) = (state.clone(), down.clone());
             running
                 .entry(source.clone())
-                .or_insert_with(|| tasks.spawn(refresh(world, source, least, down)));
+                .or_insert_with(|| tasks.spawn(refresh(state, source, least, down)));
         }
         let more = async {
             tokio::time::sleep(SETTLE.min(least)).await;
@@ -75,7 +79,7 @@ pub(crate) async fn follow(world: Arc<World>, least: Duration, mut down: watch::
 }
 
 async fn refresh(
-    world: Arc<World>,
+    state: Arc<MeshState>,
     source: KeySource,
     least: Duration,
     mut down: watch::Receiver<bool>,
@@ -92,7 +96,7 @@ async fn refresh(
             }
             Err(_) => least,
         };
-        let (from, keeper) = (source.clone(), world.clone());
+        let (from, keeper) = (source.clone(), state.clone());
         let fetched = fetched.map(|f| f.jwks);
         // It may wait for the disk.
         let kept = tokio::task::spawn_blocking(move || keeper.keep_keys(&from, fetched)).await;

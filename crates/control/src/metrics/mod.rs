@@ -10,7 +10,7 @@ pub use counts::{Counter, Tally};
 pub(crate) use serve::serve;
 pub use text::Text;
 
-use crate::world::World;
+use crate::state::MeshState;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -30,16 +30,16 @@ pub(crate) struct Metrics {
 }
 
 /// The text of a scrape.
-fn render(world: &World) -> String {
+fn render(state: &MeshState) -> String {
     let mut text = Text::default();
-    proxies(&mut text, world);
-    certificates(&mut text, world);
-    objects(&mut text, world);
+    proxies(&mut text, state);
+    certificates(&mut text, state);
+    objects(&mut text, state);
     let build = "tulle_controller_build_info";
     text.metric(build, "gauge", "1, with the version as a label.");
     text.sample(build, &[("version", env!("CARGO_PKG_VERSION"))], 1);
     process::write(&mut text);
-    if let Some(more) = world.more_metrics() {
+    if let Some(more) = state.more_metrics() {
         more(&mut text);
     }
     text.end()
@@ -49,9 +49,9 @@ fn row(text: &mut Text, name: &str, kind: &str, help: &str, value: impl Display)
     text.single(&format!("tulle_controller_{name}"), kind, help, value);
 }
 
-fn proxies(text: &mut Text, world: &World) {
-    let metrics = &world.metrics;
-    let streams = world.hub.streams();
+fn proxies(text: &mut Text, state: &MeshState) {
+    let metrics = &state.metrics;
+    let streams = state.hub.streams();
     let help = "Proxies with an open configuration stream.";
     row(text, "proxies_connected", "gauge", help, streams.len());
     let refused = streams.iter().filter(|s| !s.status().last_error.is_empty());
@@ -76,8 +76,8 @@ fn proxies(text: &mut Text, world: &World) {
     }
 }
 
-fn certificates(text: &mut Text, world: &World) {
-    let metrics = &world.metrics;
+fn certificates(text: &mut Text, state: &MeshState) {
+    let metrics = &state.metrics;
     let help = "Certificates issued to workloads and hosts.";
     let issued = metrics.certificates.get();
     row(text, "certificates_issued_total", "counter", help, issued);
@@ -87,24 +87,24 @@ fn certificates(text: &mut Text, world: &World) {
         ["code"],
         "Requests for a certificate that got none, by gRPC's code.",
     );
-    let failures = world.issuer().map_or(0, |issuer| issuer.failures());
+    let failures = state.issuer().map_or(0, |issuer| issuer.failures());
     let help = "Requests for which another issuer gave no certificate.";
     row(text, "issuer_failures_total", "counter", help, failures);
-    let authority = world.authority();
+    let authority = state.authority();
     let help = "When the root that signs ends, in seconds since 1970.";
     let ends = authority.trusted().first().map(|root| root.not_after);
     let ends = ends.map_or(0, time::OffsetDateTime::unix_timestamp);
     row(text, "root_not_after_seconds", "gauge", help, ends);
     let waiting = match authority.roots().progress() {
-        Some(_) => world.waiting().len(),
+        Some(_) => state.waiting().len(),
         None => 0,
     };
     let help = "Sidecars and hosts that have not done what the rotation of the root asks.";
     row(text, "rotation_waiting", "gauge", help, waiting);
 }
 
-fn objects(text: &mut Text, world: &World) {
-    let (counts, cluster) = world.counts();
+fn objects(text: &mut Text, state: &MeshState) {
+    let (counts, cluster) = state.counts();
     let name = "tulle_controller_objects";
     text.metric(name, "gauge", "Objects in force, by kind.");
     for (kind, count) in counts {

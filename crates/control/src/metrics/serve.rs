@@ -3,15 +3,15 @@
 //! One path, one method, one answer per connection: no HTTP library is worth its size here.
 
 use super::render;
-use crate::world::World;
+use crate::state::MeshState;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tulle_net::places::{Class, Limits, Places};
+use tulle_net::places::{Class, PlaceLimits, Places};
 
 /// Scrapes at a time.
-const SCRAPES: Limits = Limits {
+const SCRAPES: PlaceLimits = PlaceLimits {
     all: 32,
     source: 16,
     reserved: 0,
@@ -22,19 +22,19 @@ const MAX_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers scrapes until the task is dropped.
-pub(crate) async fn serve(listener: TcpListener, world: Arc<World>) {
+pub(crate) async fn serve(listener: TcpListener, state: Arc<MeshState>) {
     let serve = |stream, _| {
-        let world = world.clone();
+        let state = state.clone();
         async move {
             // A scraper that does not finish in time is dropped; it will come again.
-            let _ = tokio::time::timeout(TIMEOUT, answer(stream, &world)).await;
+            let _ = tokio::time::timeout(TIMEOUT, answer(stream, &state)).await;
         }
     };
     let places = Places::new(SCRAPES);
     places.accept(listener, |_| Class::Anyone, serve).await;
 }
 
-async fn answer(mut stream: TcpStream, world: &World) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, state: &MeshState) -> std::io::Result<()> {
     let mut head = Vec::with_capacity(1024);
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
         if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
@@ -42,7 +42,7 @@ async fn answer(mut stream: TcpStream, world: &World) -> std::io::Result<()> {
         }
     }
     let (status, body) = if head.starts_with(b"GET /metrics ") {
-        ("200 OK", render(world))
+        ("200 OK", render(state))
     } else {
         ("404 Not Found", "only GET /metrics\n".to_owned())
     };

@@ -6,7 +6,7 @@
 use super::peer::{Known, Member, Peer};
 use super::tls::Acceptor;
 use crate::memory_limit;
-use crate::world::World;
+use crate::state::MeshState;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -22,19 +22,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
-use tulle_net::places::{Class, Limits, Place, Places};
+use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places};
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 20_000;
 /// Connections whose handshake is not finished. The sidecars of a host start together, so a source has
 /// some hundred.
-const ARRIVALS: Limits = Limits {
+const ARRIVALS: PlaceLimits = PlaceLimits {
     all: 1024,
     source: 256,
     reserved: 0,
 };
 /// Connections without a certificate. One with a request under way keeps its place.
-const STRANGERS: Limits = Limits {
+const STRANGERS: PlaceLimits = PlaceLimits {
     all: 512,
     source: 128,
     reserved: 0,
@@ -106,15 +106,15 @@ impl AsyncWrite for Connection {
 pub(crate) struct TlsListener {
     listener: TcpListener,
     acceptor: Acceptor,
-    world: Arc<World>,
+    state: Arc<MeshState>,
 }
 
 impl TlsListener {
-    pub(crate) fn new(listener: TcpListener, world: &Arc<World>) -> Result<Self, String> {
+    pub(crate) fn new(listener: TcpListener, state: &Arc<MeshState>) -> Result<Self, String> {
         Ok(Self {
             listener,
-            acceptor: Acceptor::new(world)?,
-            world: world.clone(),
+            acceptor: Acceptor::new(state)?,
+            state: state.clone(),
         })
     }
 
@@ -156,9 +156,9 @@ impl TlsListener {
                 tracing::debug!(%address, "closed: too many handshakes");
                 continue;
             };
-            self.acceptor.renew(&self.world);
+            self.acceptor.renew(&self.state);
             let acceptor = self.acceptor.clone();
-            let world = self.world.clone();
+            let state = self.state.clone();
             let (members, strangers) = (members.clone(), strangers.clone());
             let staying = staying.clone();
             tokio::spawn(async move {
@@ -169,8 +169,8 @@ impl TlsListener {
                 let from = arrival.source();
                 drop(arrival);
                 let connection = shaken.unwrap_or_else(evicted).and_then(|io| {
-                    let peer = identified(&io, from, &acceptor, &world, &staying)?;
-                    Ok(Connection::of(io, peer, slot))
+                    let peer = identified(&io, from, &acceptor, &state, &staying)?;
+                    Ok(Connection::new(io, peer, slot))
                 });
                 match connection {
                     Ok(connection) => {
@@ -197,7 +197,7 @@ fn identified(
     io: &TlsStream<TcpStream>,
     from: IpAddr,
     acceptor: &Acceptor,
-    world: &World,
+    state: &MeshState,
     staying: &Places,
 ) -> io::Result<Peer> {
     let certificates = io.get_ref().1.peer_certificates();
@@ -209,17 +209,17 @@ fn identified(
     };
     let root = acceptor.root_of(chain);
     let root = root.ok_or_else(|| wrong("its chain ends in no root".into()))?;
-    let domain = world.trust_domain();
+    let domain = state.trust_domain();
     let known = Known {
-        authorities: world.authorities(),
-        revoked: world.revoked(),
+        authorities: state.authorities(),
+        revoked: state.revoked(),
     };
     let member = Member::from_certificate(first, from, root, domain.as_str(), known);
     Ok(Peer::Mesh(member.map_err(wrong)?))
 }
 
 impl Connection {
-    fn of(io: TlsStream<TcpStream>, peer: Peer, slot: OwnedSemaphorePermit) -> Self {
+    fn new(io: TlsStream<TcpStream>, peer: Peer, slot: OwnedSemaphorePermit) -> Self {
         let end = match &peer {
             Peer::Anonymous(place) => Some(Box::pin(stay(place.clone())) as _),
             _ => None,
@@ -234,7 +234,7 @@ impl Connection {
 }
 
 /// Waits until a connection without a certificate has used up its time.
-async fn stay(place: Arc<Place>) {
+async fn stay(place: Arc<HeldPlace>) {
     // The connection is over however this ends.
     let _ = place.during(sleep(STRANGER_TIMEOUT)).await;
 }

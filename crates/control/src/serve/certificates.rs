@@ -4,21 +4,21 @@ use super::peer::{self, Peer};
 use super::run;
 use super::tokens::{Budgets, CERTIFICATES, Tokens};
 use crate::ca;
-use crate::ca::issuer::{Asked, External, IssueError};
-use crate::world::rotation::given;
-use crate::world::{Refused, World};
+use crate::ca::issuer::{CertificateRequest, External, IssueError};
+use crate::state::rotation::given;
+use crate::state::{MeshState, Refused};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tonic::{Code, Request, Response, Status};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
-use tulle_net::places::{Class, Limits, Place, Places};
+use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places};
 
 /// Requests worked on at a time; more are turned away rather than queued. Members have as many
 /// places of their own as those who have no certificate yet: nobody who is not trusted keeps a sidecar
 /// from renewing its certificate.
-const AT_ONCE: Limits = Limits {
+const AT_ONCE: PlaceLimits = PlaceLimits {
     all: 64,
     source: 16,
     reserved: 0,
@@ -38,7 +38,7 @@ const OTHER: &str = "internal";
 
 #[derive(Clone)]
 pub(crate) struct CertificateService {
-    pub(crate) world: Arc<World>,
+    pub(crate) state: Arc<MeshState>,
     members: Places,
     strangers: Places,
     tokens: Arc<Tokens>,
@@ -46,13 +46,13 @@ pub(crate) struct CertificateService {
 }
 
 impl CertificateService {
-    pub(crate) fn new(world: Arc<World>) -> Self {
+    pub(crate) fn new(state: Arc<MeshState>) -> Self {
         // The metric exists from the start, so that an increase can be seen.
         for code in CODES.iter().map(|(_, code)| *code).chain([OTHER]) {
-            world.metrics.certificates_refused.add([code], 0);
+            state.metrics.certificates_refused.add([code], 0);
         }
         Self {
-            world,
+            state,
             members: Places::new(AT_ONCE),
             strangers: Places::new(AT_ONCE),
             tokens: Arc::default(),
@@ -62,14 +62,14 @@ impl CertificateService {
 
     /// Returns the identity of the service account that a token of the cluster belongs to.
     async fn account(&self, token: String, from: IpAddr) -> Result<SpiffeId, Status> {
-        let Some(accounts) = self.world.accounts() else {
+        let Some(accounts) = self.state.accounts() else {
             return Err(Status::failed_precondition(
                 "this controller is in no cluster: use a join token",
             ));
         };
         let review = |token| accounts.review(token);
         let account = self.tokens.review(token, from, review).await?;
-        let trust_domain = self.world.trust_domain();
+        let trust_domain = self.state.trust_domain();
         let id = trust_domain.service_account(&account.namespace, &account.name);
         id.map_err(|e| Status::internal(e.to_string()))
     }
@@ -79,14 +79,14 @@ impl CertificateService {
         &self,
         issuer: &External,
         csr_der: Vec<u8>,
-        csr: &ca::Request,
+        csr: &ca::VerifiedCsr,
         identity: SpiffeId,
     ) -> Result<Response<v1::SignResponse>, Status> {
-        let authority = self.world.authority();
-        let asked = Asked {
+        let authority = self.state.authority();
+        let asked = CertificateRequest {
             csr_der,
             identity: identity.clone(),
-            lifetime: self.world.lifetime(),
+            lifetime: self.state.lifetime(),
         };
         let issued = issuer.issue(csr, asked, authority.peers()).await;
         // An issuer may grant later what it refuses now, once its operator changes it. So a refusal
@@ -95,14 +95,14 @@ impl CertificateService {
             IssueError::NotAsked(why) => Status::invalid_argument(why),
             e => Status::unavailable(format!("{}: {e}", issuer.name())),
         })?;
-        self.world.metrics.certificates.add(1);
-        self.world.hub.renewed(&identity, issued.not_after);
+        self.state.metrics.certificates.add(1);
+        self.state.hub.renewed(&identity, issued.not_after);
         let bundle = authority.peers().iter();
         Ok(Response::new(v1::SignResponse {
             chain_der: issued.chain_der,
             trust_bundle_der: bundle.map(|t| t.certificate.to_vec()).collect(),
             not_after_unix_seconds: issued.not_after,
-            renew_after_seconds: self.world.certificate_terms().borrow().renew_after_seconds,
+            renew_after_seconds: self.state.certificate_terms().borrow().renew_after_seconds,
         }))
     }
 
@@ -112,7 +112,7 @@ impl CertificateService {
     ) -> Result<Response<v1::SignResponse>, Status> {
         let too_many =
             || Status::resource_exhausted("too many certificates are asked for at once; try again");
-        let peer = peer::of(&request)?;
+        let peer = peer::from_request(&request)?;
         let (places, from) = match &peer {
             Peer::Anonymous(place) => (&self.strangers, place.source()),
             Peer::Mesh(member) => (&self.members, member.from),
@@ -121,7 +121,7 @@ impl CertificateService {
         let place = places.take(from, Class::Anyone).ok_or_else(too_many)?;
         let asked = request.into_inner();
         // The request is checked first: a broken one does not cost its sender the token.
-        let csr = ca::Request::parse(&asked.csr_der)
+        let csr = ca::VerifiedCsr::parse(&asked.csr_der)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if asked.service_account_token.is_empty() {
             return self.pinned(&place, peer, asked, csr, None).await;
@@ -137,10 +137,10 @@ impl CertificateService {
     /// Signs, and is not interrupted: a join token is good for one request.
     async fn pinned(
         &self,
-        place: &Place,
+        place: &HeldPlace,
         peer: Peer,
         asked: v1::SignRequest,
-        csr: ca::Request,
+        csr: ca::VerifiedCsr,
         account: Option<SpiffeId>,
     ) -> Result<Response<v1::SignResponse>, Status> {
         let connection = match &peer {
@@ -158,18 +158,18 @@ impl CertificateService {
         &self,
         peer: Peer,
         asked: v1::SignRequest,
-        csr: ca::Request,
+        csr: ca::VerifiedCsr,
         account: Option<SpiffeId>,
     ) -> Result<Response<v1::SignResponse>, Status> {
         let now = SystemTime::now();
-        let world = self.world.clone();
+        let state = self.state.clone();
         let renewal = asked.join_token.is_empty();
         let id = match (account, peer) {
             (Some(account), _) => account,
             (None, Peer::Mesh(member)) if renewal => {
                 member.check_validity()?;
                 let id = member.id.clone();
-                let known = run(move || Ok(world.may_renew(&id))).await?;
+                let known = run(move || Ok(state.may_renew(&id))).await?;
                 if !known {
                     return Err(Status::permission_denied(format!(
                         "no Workload or Gateway has the identity {} any longer",
@@ -183,9 +183,9 @@ impl CertificateService {
                     "a certificate needs a join token, or mutual TLS with the present certificate",
                 ));
             }
-            (None, _) => run(move || world.spend(&asked.join_token, now)).await?,
+            (None, _) => run(move || state.spend(&asked.join_token, now)).await?,
         };
-        if self.world.revoked().borrow().identities.contains(&id) {
+        if self.state.revoked().borrow().identities.contains(&id) {
             return Err(Status::permission_denied(format!(
                 "{id} is revoked: it gets no certificate, see `tulle identity list`"
             )));
@@ -195,30 +195,30 @@ impl CertificateService {
                 "{id} asks for certificates too often"
             )));
         }
-        if let Some(issuer) = self.world.issuer() {
+        if let Some(issuer) = self.state.issuer() {
             return self.issued_by(issuer, asked.csr_der, &csr, id).await;
         }
-        let world = self.world.clone();
+        let state = self.state.clone();
         let issued = run(move || {
-            let authority = world.authority();
+            let authority = state.authority();
             let bundle = authority.trusted().iter();
             let bundle = bundle.map(|t| t.certificate.to_vec()).collect();
-            let issued = world.issue(&authority, &csr, &id, now)?;
+            let issued = state.issue(&authority, &csr, &id, now)?;
             let not_after = issued.not_after.duration_since(UNIX_EPOCH);
             let not_after = not_after.map_err(|e| Refused::Failed(e.to_string()))?;
             let not_after = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
-            world.metrics.certificates.add(1);
-            world.hub.renewed(&id, not_after);
+            state.metrics.certificates.add(1);
+            state.hub.renewed(&id, not_after);
             if let Some(node) = id.node() {
                 // A host uses what it is given at once; it says so only when it asks for the status.
-                world.host_trusts(node, given(&authority));
+                state.host_trusts(node, given(&authority));
             }
             tracing::debug!(identity = %id, not_after, renewal, "certificate issued");
             Ok(v1::SignResponse {
                 chain_der: vec![issued.certificate.to_vec()],
                 trust_bundle_der: bundle,
                 not_after_unix_seconds: not_after,
-                renew_after_seconds: world.certificate_terms().borrow().renew_after_seconds,
+                renew_after_seconds: state.certificate_terms().borrow().renew_after_seconds,
             })
         });
         Ok(Response::new(issued.await?))
@@ -234,7 +234,7 @@ impl v1::certificates_server::Certificates for CertificateService {
         let signed = self.signed(request).await;
         if let Err(status) = &signed {
             let code = code(status.code());
-            self.world.metrics.certificates_refused.add([code], 1);
+            self.state.metrics.certificates_refused.add([code], 1);
         }
         signed
     }

@@ -3,10 +3,10 @@
 use super::hub::Stream;
 use super::likely::Forms;
 use super::peer::{self, Member, Peer};
-use super::session::{Answer, Session, Violation, bounded};
+use super::session::{AckResult, Session, Violation, bounded};
 use crate::memory_limit;
-use crate::world::World;
-use crate::world::rotation::{is_settled, trust};
+use crate::state::MeshState;
+use crate::state::rotation::{is_settled, trust};
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const FEW_NAMES: usize = 64;
 
 #[derive(Clone)]
 pub(crate) struct ConfigService {
-    pub(crate) world: Arc<World>,
+    pub(crate) state: Arc<MeshState>,
     pub(crate) shutdown: watch::Receiver<bool>,
 }
 
@@ -33,7 +33,7 @@ impl v1::config_server::Config for ConfigService {
         &self,
         request: Request<Streaming<v1::SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let Peer::Mesh(member) = peer::of(&request)? else {
+        let Peer::Mesh(member) = peer::from_request(&request)? else {
             return Err(Status::unauthenticated(
                 "configuration needs mutual TLS with the workload's certificate",
             ));
@@ -48,7 +48,7 @@ impl v1::config_server::Config for ConfigService {
         if let Some(why) = memory_limit::refusal() {
             return Err(Status::resource_exhausted(why));
         }
-        let joined = self.world.hub.join(member.id.clone(), member.not_after);
+        let joined = self.state.hub.join(member.id.clone(), member.not_after);
         let stream = joined.ok_or_else(|| {
             Status::resource_exhausted("too many configuration streams are open; try again later")
         })?;
@@ -56,7 +56,7 @@ impl v1::config_server::Config for ConfigService {
         // One update in flight and at most one final error: sending never waits.
         let (sender, receiver) = mpsc::channel(2);
         tokio::spawn(serve(
-            self.world.clone(),
+            self.state.clone(),
             member,
             stream,
             request.into_inner(),
@@ -102,7 +102,7 @@ impl Since {
 }
 
 async fn serve(
-    world: Arc<World>,
+    state: Arc<MeshState>,
     member: Member,
     stream: Arc<Stream>,
     mut incoming: Streaming<v1::SubscribeRequest>,
@@ -112,15 +112,15 @@ async fn serve(
     let mut session = Session::new(stream.identity.clone());
     let mut since = Since::default();
     let mut expired = pin!(member.expired());
-    let mut authorities = world.authorities();
-    let mut terms = world.certificate_terms();
+    let mut authorities = state.authorities();
+    let mut terms = state.certificate_terms();
     session.certificates(*terms.borrow_and_update());
     let end = loop {
         tokio::select! {
             message = incoming.message() => match message {
                 Ok(Some(message)) => {
                     since.heard(Instant::now());
-                    if let Err(status) = handle(&world, &stream, &mut session, &mut since, message) {
+                    if let Err(status) = handle(&state, &stream, &mut session, &mut since, message) {
                         break Some(status);
                     }
                 }
@@ -132,10 +132,10 @@ async fn serve(
                 let again = changed.likely || session.anticipates(&changed.names);
                 session.changed(changed.names);
                 if again {
-                    anticipate(&world, &stream, &mut session);
+                    anticipate(&state, &stream, &mut session);
                 }
             }
-            // It fails only when the world ends, and everything else with it.
+            // It fails only when the state ends, and everything else with it.
             Ok(()) = authorities.changed() => {
                 let authority = authorities.borrow_and_update().clone();
                 let report = stream.status().trusts;
@@ -150,21 +150,21 @@ async fn serve(
                 break Some(Status::unavailable("the controller is shutting down"));
             }
         }
-        let update = session.next(|name| world.hub.get(name));
-        world.hub.unwatch(&stream, &session.take_dropped());
+        let update = session.next(|name| state.hub.get(name));
+        state.hub.unwatch(&stream, &session.take_dropped());
         since.sent(update.is_some());
         if let Some(update) = update {
             stream.update_status(|s| s.sent = update.nonce);
-            world.metrics.pushes.add(1);
+            state.metrics.pushes.add(1);
             if sender.send(Ok(update)).await.is_err() {
                 break None;
             }
         }
     };
-    if !is_settled(&world.authority(), stream.status().trusts.as_ref()) {
-        world.lost();
+    if !is_settled(&state.authority(), stream.status().trusts.as_ref()) {
+        state.lost();
     }
-    world.hub.leave(&stream, session.subscriptions());
+    state.hub.leave(&stream, session.subscriptions());
     tracing::debug!(identity = %stream.identity, "proxy disconnected");
     if let Some(status) = end {
         tracing::info!(identity = %stream.identity, reason = status.message(), "stream ended");
@@ -174,7 +174,7 @@ async fn serve(
 }
 
 fn handle(
-    world: &World,
+    state: &MeshState,
     stream: &Stream,
     session: &mut Session,
     since: &mut Since,
@@ -186,27 +186,27 @@ fn handle(
             tracing::warn!(identity = %stream.identity, faults, "a part of an update is not in force");
         }
         stream.update_status(|s| s.faults = faults);
-        match session.answer(ack) {
-            Answer::Applied(nonce) => {
+        match session.acknowledged(ack) {
+            AckResult::Applied(nonce) => {
                 if let Some(since) = since.answered() {
-                    world.metrics.push_seconds.observe(since.elapsed());
+                    state.metrics.push_seconds.observe(since.elapsed());
                 }
                 stream.update_status(|s| {
                     s.acked = nonce;
                     s.last_error.clear();
                 });
             }
-            Answer::Refused(nonce, error) => {
+            AckResult::Refused(nonce, error) => {
                 since.answered();
-                world.metrics.nacks.add(1);
+                state.metrics.nacks.add(1);
                 tracing::warn!(identity = %stream.identity, nonce, error, "update refused");
                 stream.update_status(|s| s.last_error = error);
             }
-            Answer::Stale => {}
+            AckResult::Stale => {}
         }
     }
     if let Some(report) = message.trusts {
-        let authority = world.authority();
+        let authority = state.authority();
         // A report that is not as it should be is answered once; the next one comes when it is.
         let known = stream.status().trusts;
         if !is_settled(&authority, Some(&report)) && known.as_ref() != Some(&report) {
@@ -220,14 +220,14 @@ fn handle(
         return Err(Status::resource_exhausted(why));
     }
     let gone = session.unsubscribe(&message.unsubscribe);
-    world.hub.unwatch(stream, &gone);
+    state.hub.unwatch(stream, &gone);
     let anticipation = message.anticipation.as_ref();
     let unused = anticipation.iter().flat_map(|a| &a.unused);
     let unused: BTreeSet<&str> = unused.map(String::as_str).collect();
     let used = message.subscribe.iter().map(String::as_str);
     let used = used.filter(|name| !unused.contains(name));
-    world.hub.used(stream, used);
-    let lookup = |name: &str| world.hub.get(name);
+    state.hub.used(stream, used);
+    let lookup = |name: &str| state.hub.get(name);
     let new = session.subscribe(message.subscribe, &message.known, &unused, lookup);
     let new = new.map_err(|violation| match violation {
         Violation::BadName(name) => Status::invalid_argument(format!(
@@ -243,24 +243,24 @@ fn handle(
         )),
     })?;
     // Registered before the session looks the names up, so that no change falls in between.
-    world.hub.watch(stream, &new);
+    state.hub.watch(stream, &new);
     if let Some(anticipation) = anticipation {
         let forms = Forms {
             addresses: anticipation.addresses,
             hosts: anticipation.hosts,
         };
-        world.hub.anticipate(stream, forms, &unused);
-        anticipate(world, stream, session);
+        state.hub.anticipate(stream, forms, &unused);
+        anticipate(state, stream, session);
     }
     stream.update_status(|s| s.subscriptions = session.subscription_count());
     Ok(())
 }
 
 /// Tells the proxy of the services that its application is likely to call.
-fn anticipate(world: &World, stream: &Stream, session: &mut Session) {
-    if let Some(likely) = world.hub.likely(stream) {
+fn anticipate(state: &MeshState, stream: &Stream, session: &mut Session) {
+    if let Some(likely) = state.hub.likely(stream) {
         let new = session.anticipate(likely);
-        world.hub.watch(stream, &new);
+        state.hub.watch(stream, &new);
         stream.update_status(|s| s.subscriptions = session.subscription_count());
     }
 }

@@ -7,7 +7,7 @@
 //! services their siblings have used.
 
 use super::likely::{Catalog, Concerned, Forms, Used};
-use crate::index::{Changed, Entry};
+use crate::index::{Changed, EncodedResource};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -56,7 +56,7 @@ pub(crate) struct StreamStatus {
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<Arc<str>, Entry>,
+    entries: HashMap<Arc<str>, EncodedResource>,
     interested: HashMap<Arc<str>, BTreeSet<u64>>,
     streams: BTreeMap<u64, Arc<Stream>>,
     per_identity: HashMap<SpiffeId, BTreeSet<u64>>,
@@ -91,7 +91,7 @@ impl Stream {
 }
 
 impl Hub {
-    pub(crate) fn new(entries: impl Iterator<Item = (Arc<str>, Entry)>) -> Self {
+    pub(crate) fn new(entries: impl Iterator<Item = (Arc<str>, EncodedResource)>) -> Self {
         let mut state = State::default();
         for (name, entry) in entries {
             state.catalog.change(&name, None, Some(&entry));
@@ -242,7 +242,7 @@ impl Hub {
     }
 
     /// Returns the present entry of a name.
-    pub(crate) fn get(&self, name: &str) -> Option<Entry> {
+    pub(crate) fn get(&self, name: &str) -> Option<EncodedResource> {
         lock(&self.state).entries.get(name).cloned()
     }
 
@@ -307,8 +307,8 @@ mod tests {
         hosts: false,
     };
 
-    fn entry(service: &str) -> (Arc<str>, Entry) {
-        let entry = Entry {
+    fn entry(service: &str) -> (Arc<str>, EncodedResource) {
+        let entry = EncodedResource {
             version: 1,
             body: Bytes::from(vec![b'x'; 400]),
             owner: None,

@@ -4,7 +4,7 @@
 //! namespace and those that proxies of the same identity have used. Names and bodies together have at
 //! most [`BOUND`] bytes. A proxy receives only names that every proxy may ask for.
 
-use crate::index::Entry;
+use crate::index::EncodedResource;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -88,10 +88,10 @@ impl Catalog {
     pub(crate) fn change(
         &mut self,
         name: &Arc<str>,
-        old: Option<&Entry>,
-        new: Option<&Entry>,
+        old: Option<&EncodedResource>,
+        new: Option<&EncodedResource>,
     ) -> Concerned {
-        let part = |entry: Option<&Entry>| {
+        let part = |entry: Option<&EncodedResource>| {
             let entry = entry.filter(|e| e.owner.is_none())?;
             let bytes = name.len() + entry.body.len();
             Some((entry.service.clone()?, bytes, entry.backends.clone()))
@@ -355,8 +355,8 @@ mod tests {
         SpiffeId::parse(&format!("spiffe://t/{text}")).unwrap()
     }
 
-    fn entry(service: &str, bytes: usize, backends: &[&str]) -> Entry {
-        Entry {
+    fn entry(service: &str, bytes: usize, backends: &[&str]) -> EncodedResource {
+        EncodedResource {
             version: 1,
             body: Bytes::from(vec![b'x'; bytes]),
             owner: None,

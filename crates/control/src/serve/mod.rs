@@ -15,7 +15,7 @@ mod session;
 mod tls;
 mod tokens;
 
-use crate::world::Refused;
+use crate::state::Refused;
 use tonic::Status;
 
 pub(crate) use accept::{LocalListener, TlsListener};

@@ -7,9 +7,9 @@
 
 use super::peer::{self, Peer};
 use super::run;
+use crate::state::rotation::trust;
+use crate::state::{Actor, MeshState, Refused};
 use crate::store::{Change, StoredObject};
-use crate::world::rotation::trust;
-use crate::world::{Actor, Refused, World};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -25,7 +25,7 @@ const MAX_WATCHES_OF_NODE: usize = 8;
 
 #[derive(Clone)]
 pub(crate) struct ObjectsService {
-    pub(crate) world: Arc<World>,
+    pub(crate) state: Arc<MeshState>,
     shutdown: watch::Receiver<bool>,
     watches: Watches,
 }
@@ -70,16 +70,16 @@ impl Watches {
 }
 
 impl ObjectsService {
-    pub(crate) fn new(world: Arc<World>, shutdown: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(state: Arc<MeshState>, shutdown: watch::Receiver<bool>) -> Self {
         Self {
-            world,
+            state,
             shutdown,
             watches: Watches::new(),
         }
     }
 
     fn actor<T>(&self, request: &Request<T>) -> Result<Actor, Status> {
-        actor(&peer::of(request)?, &self.world)
+        actor(&peer::from_request(request)?, &self.state)
     }
 
     /// In a cluster nothing is kept here that the API server does not have.
@@ -89,7 +89,7 @@ impl ObjectsService {
                 "only the operator revokes and allows",
             ));
         }
-        if self.world.accounts().is_some() {
+        if self.state.accounts().is_some() {
             return Err(Status::failed_precondition(
                 "in a cluster the Mesh object lists revocations: edit its `spec.revoked`",
             ));
@@ -100,15 +100,15 @@ impl ObjectsService {
     /// Runs something that may wait for the disk.
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&World) -> Result<T, Refused> + Send + 'static,
+        work: impl FnOnce(&MeshState) -> Result<T, Refused> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let world = self.world.clone();
-        run(move || work(&world)).await.map(Response::new)
+        let state = self.state.clone();
+        run(move || work(&state)).await.map(Response::new)
     }
 }
 
 /// Returns the actor on whose behalf a request is made.
-pub(crate) fn actor(peer: &Peer, world: &World) -> Result<Actor, Status> {
+pub(crate) fn actor(peer: &Peer, state: &MeshState) -> Result<Actor, Status> {
     match peer {
         Peer::Operator => Ok(Actor::Operator),
         Peer::Anonymous(_) => Err(Status::unauthenticated(
@@ -122,7 +122,7 @@ pub(crate) fn actor(peer: &Peer, world: &World) -> Result<Actor, Status> {
                     member.id
                 ))
             })?;
-            if !world.is_node(node) {
+            if !state.is_node(node) {
                 return Err(removed(node));
             }
             Ok(Actor::Node(node.to_owned()))
@@ -144,7 +144,7 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         let actor = self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| world.apply(&actor, &asked.objects, asked.dry_run))
+        self.run(move |state| state.apply(&actor, &asked.objects, asked.dry_run))
             .await
     }
 
@@ -154,8 +154,8 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::ListResponse>, Status> {
         let actor = self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| {
-            let objects = world.list(&actor, &asked.kind, &asked.name)?;
+        self.run(move |state| {
+            let objects = state.list(&actor, &asked.kind, &asked.name)?;
             Ok(v1::ListResponse { objects })
         })
         .await
@@ -167,8 +167,8 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::DeleteResponse>, Status> {
         let actor = self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| {
-            let existed = world.delete(&actor, &asked.kind, &asked.name)?;
+        self.run(move |state| {
+            let existed = state.delete(&actor, &asked.kind, &asked.name)?;
             Ok(v1::DeleteResponse { existed })
         })
         .await
@@ -180,26 +180,26 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let peer = peer::of(&request)?;
-        let actor = actor(&peer, &self.world)?;
+        let peer = peer::from_request(&request)?;
+        let actor = actor(&peer, &self.state)?;
         let place = self.watches.place(&actor)?;
         let (sender, receiver) = mpsc::channel(64);
-        let world = self.world.clone();
+        let state = self.state.clone();
         let mut shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             let _place = place;
             let _session = match &actor {
-                Actor::Node(node) => Some(world.host_session(node)),
+                Actor::Node(node) => Some(state.host_session(node)),
                 Actor::Operator => None,
             };
             tokio::select! {
-                end = watch_objects(world.clone(), actor, &sender) => {
+                end = watch_objects(state.clone(), actor, &sender) => {
                     if let Err(status) = end {
                         let _ = sender.try_send(Err(status));
                     }
                 }
                 () = sender.closed() => {}
-                status = disowned(&peer, &world) => {
+                status = disowned(&peer, &state) => {
                     let _ = sender.try_send(Err(status));
                 }
                 _ = shutdown.wait_for(|down| *down) => {
@@ -217,8 +217,8 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::PlacementAck>, Status> {
         let actor = self.actor(&request)?;
         let placement = request.into_inner();
-        self.run(move |world| {
-            world.place(&actor, placement)?;
+        self.run(move |state| {
+            state.place(&actor, placement)?;
             Ok(v1::PlacementAck {})
         })
         .await
@@ -230,7 +230,7 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::JoinToken>, Status> {
         let actor = self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| world.join_token(&actor, &asked, SystemTime::now()))
+        self.run(move |state| state.join_token(&actor, &asked, SystemTime::now()))
             .await
     }
 
@@ -240,7 +240,7 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::Explanation>, Status> {
         self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| world.explain(&asked)).await
+        self.run(move |state| state.explain(&asked)).await
     }
 
     async fn status(
@@ -249,21 +249,21 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::ControllerStatus>, Status> {
         let actor = self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| {
+        self.run(move |state| {
             let trust = match (&actor, asked.trusts) {
                 (Actor::Node(node), Some(report)) => {
-                    let authority = world.authority();
+                    let authority = state.authority();
                     let trust = trust(&authority);
-                    world.host_trusts(node, report);
+                    state.host_trusts(node, report);
                     Some(trust)
                 }
                 _ => None,
             };
             let hosted = match actor {
-                Actor::Operator => world.hosted()?,
+                Actor::Operator => state.hosted()?,
                 Actor::Node(_) => Vec::new(),
             };
-            let proxies = world.hub.streams().into_iter().map(|stream| {
+            let proxies = state.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
                 v1::ConnectedProxy {
                     spiffe_id: stream.identity.to_string(),
@@ -277,15 +277,15 @@ impl v1::objects_server::Objects for ObjectsService {
             });
             Ok(v1::ControllerStatus {
                 version: env!("CARGO_PKG_VERSION").into(),
-                trust_domain: world.trust_domain().to_string(),
-                ca_fingerprint: world.authority().fingerprint().to_owned(),
-                objects: u32::try_from(world.object_count()).unwrap_or(u32::MAX),
+                trust_domain: state.trust_domain().to_string(),
+                ca_fingerprint: state.authority().fingerprint().to_owned(),
+                objects: u32::try_from(state.object_count()).unwrap_or(u32::MAX),
                 proxies: proxies.collect(),
                 hosted,
                 trust,
-                problems: world.problems(),
-                findings: world.findings(),
-                warnings: world.key_warnings(),
+                problems: state.problems(),
+                findings: state.findings(),
+                warnings: state.key_warnings(),
             })
         })
         .await
@@ -296,7 +296,7 @@ impl v1::objects_server::Objects for ObjectsService {
         request: Request<v1::ShowAuthorityRequest>,
     ) -> Result<Response<v1::AuthorityStatus>, Status> {
         self.actor(&request)?;
-        self.run(|world| Ok(world.authority_status())).await
+        self.run(|state| Ok(state.authority_status())).await
     }
 
     async fn rotate_root(
@@ -309,8 +309,8 @@ impl v1::objects_server::Objects for ObjectsService {
             ));
         }
         let hold = Duration::from_secs(request.into_inner().hold_seconds.into());
-        self.world.rotate(hold).await.map_err(super::refused)?;
-        Ok(Response::new(self.world.authority_status()))
+        self.state.rotate(hold).await.map_err(super::refused)?;
+        Ok(Response::new(self.state.authority_status()))
     }
 
     async fn revoke(
@@ -319,7 +319,7 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::Revocation>, Status> {
         self.may_revoke(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| world.revoke(asked, SystemTime::now()))
+        self.run(move |state| state.revoke(asked, SystemTime::now()))
             .await
     }
 
@@ -329,7 +329,7 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::Revocation>, Status> {
         self.may_revoke(&request)?;
         let asked = request.into_inner();
-        self.run(move |world| world.allow(asked)).await
+        self.run(move |state| state.allow(asked)).await
     }
 
     async fn list_revoked(
@@ -337,8 +337,8 @@ impl v1::objects_server::Objects for ObjectsService {
         request: Request<v1::ListRevokedRequest>,
     ) -> Result<Response<v1::ListRevokedResponse>, Status> {
         self.actor(&request)?;
-        self.run(|world| {
-            let revoked = world.list_revoked()?;
+        self.run(|state| {
+            let revoked = state.list_revoked()?;
             Ok(v1::ListRevokedResponse { revoked })
         })
         .await
@@ -346,25 +346,25 @@ impl v1::objects_server::Objects for ObjectsService {
 }
 
 /// Waits until a host has lost its authority.
-async fn disowned(peer: &Peer, world: &World) -> Status {
+async fn disowned(peer: &Peer, state: &MeshState) -> Status {
     let Peer::Mesh(member) = peer else {
         return std::future::pending().await;
     };
     let node = member.node().unwrap_or_default();
     tokio::select! {
         status = member.expired() => status,
-        () = world.until_removed(node) => removed(node),
+        () = state.until_removed(node) => removed(node),
     }
 }
 
 type Events = mpsc::Sender<Result<v1::WatchEvent, Status>>;
 
 /// Sends the present objects, then every commit. A watcher that falls behind has to start anew.
-async fn watch_objects(world: Arc<World>, actor: Actor, sender: &Events) -> Result<(), Status> {
-    let start = world.clone();
+async fn watch_objects(state: Arc<MeshState>, actor: Actor, sender: &Events) -> Result<(), Status> {
+    let start = state.clone();
     let mut watch = run(move || Ok(start.store().watch()?)).await?;
     for object in watch.objects {
-        if !send_applied(&world, &actor, object, sender).await {
+        if !send_applied(&state, &actor, object, sender).await {
             return Ok(());
         }
     }
@@ -385,7 +385,7 @@ async fn watch_objects(world: Arc<World>, actor: Actor, sender: &Events) -> Resu
         for change in &commit.changes {
             let sent = match change {
                 Change::Applied(object) => {
-                    send_applied(&world, &actor, object.clone(), sender).await
+                    send_applied(&state, &actor, object.clone(), sender).await
                 }
                 Change::Deleted { kind, name } => {
                     let deleted = v1::watch_event::Event::Deleted(v1::Object {
@@ -403,8 +403,13 @@ async fn watch_objects(world: Arc<World>, actor: Actor, sender: &Events) -> Resu
     }
 }
 
-async fn send_applied(world: &World, actor: &Actor, object: StoredObject, sender: &Events) -> bool {
-    let visible = world.visible(actor, object);
+async fn send_applied(
+    state: &MeshState,
+    actor: &Actor,
+    object: StoredObject,
+    sender: &Events,
+) -> bool {
+    let visible = state.visible(actor, object);
     send(sender, v1::watch_event::Event::Applied(visible)).await
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tonic::{Request, Status};
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{Revoked, Serial};
-use tulle_net::places::Place;
+use tulle_net::places::HeldPlace;
 use x509_parser::extensions::GeneralName;
 
 /// Longest sleep until a certificate expires.
@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 pub(crate) enum Peer {
     /// TLS without a client certificate: may only ask for one, with a join token. It holds a place
     /// of those.
-    Anonymous(Arc<Place>),
+    Anonymous(Arc<HeldPlace>),
     /// TLS with a certificate of this mesh.
     Mesh(Member),
     /// The controller's own user, over the Unix socket.
@@ -80,7 +80,7 @@ impl Member {
             id,
             from,
             not_after: certificate.validity().not_after.timestamp(),
-            serial: Serial::of(certificate.raw_serial()),
+            serial: Serial::from_bytes(certificate.raw_serial()),
             issuer: certificate.issuer().as_raw().into(),
             root,
             known,
@@ -140,7 +140,7 @@ impl Member {
             let left = left.unwrap_or_default().min(LOOK_AGAIN);
             tokio::select! {
                 () = tokio::time::sleep(left) => {}
-                // It fails only when the world ends, and everything else with it.
+                // It fails only when the state ends, and everything else with it.
                 Ok(()) = authorities.changed() => {}
                 Ok(()) = revoked.changed() => {}
             }
@@ -168,7 +168,7 @@ impl Member {
 }
 
 /// The peer of a request.
-pub(crate) fn of<T>(request: &Request<T>) -> Result<Peer, Status> {
+pub(crate) fn from_request<T>(request: &Request<T>) -> Result<Peer, Status> {
     let peer = request.extensions().get::<Arc<Peer>>();
     let peer = peer.ok_or_else(|| Status::internal("the connection has no peer"))?;
     Ok((**peer).clone())
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn read(certificate: &[u8]) -> Result<Member, String> {
-        let authority = Arc::new(Authority::of(Roots::generate().unwrap()).unwrap());
+        let authority = Arc::new(Authority::from_roots(Roots::generate().unwrap()).unwrap());
         let root = authority.trusted()[0].fingerprint.clone();
         let known = Known {
             authorities: watch::Sender::new(authority).subscribe(),

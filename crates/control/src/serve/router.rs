@@ -5,7 +5,7 @@ use super::certificates::CertificateService;
 use super::config::ConfigService;
 use super::objects::{self, ObjectsService};
 use super::peer::Peer;
-use crate::world::World;
+use crate::state::MeshState;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,7 +29,7 @@ const MAX_REMOTE_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Clone)]
 pub(crate) struct Router {
-    world: Arc<World>,
+    state: Arc<MeshState>,
     certificates: CertificatesServer<CertificateService>,
     config: ConfigServer<ConfigService>,
     local: ObjectsServer<ObjectsService>,
@@ -37,15 +37,15 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    pub(crate) fn new(world: &Arc<World>, shutdown: &watch::Receiver<bool>) -> Self {
-        let certificates = CertificatesServer::new(CertificateService::new(world.clone()));
+    pub(crate) fn new(state: &Arc<MeshState>, shutdown: &watch::Receiver<bool>) -> Self {
+        let certificates = CertificatesServer::new(CertificateService::new(state.clone()));
         let config = ConfigServer::new(ConfigService {
-            world: world.clone(),
+            state: state.clone(),
             shutdown: shutdown.clone(),
         });
-        let objects = ObjectsServer::new(ObjectsService::new(world.clone(), shutdown.clone()));
+        let objects = ObjectsServer::new(ObjectsService::new(state.clone(), shutdown.clone()));
         Self {
-            world: world.clone(),
+            state: state.clone(),
             certificates: certificates.max_decoding_message_size(MAX_SIGN_BYTES),
             config: config.max_decoding_message_size(MAX_SUBSCRIBE_BYTES),
             local: objects
@@ -79,7 +79,7 @@ impl Service<http::Request<Body>> for Router {
         }
         match request.extensions().get::<Arc<Peer>>().map(|p| &**p) {
             Some(Peer::Operator) => self.local.call(request),
-            Some(peer) => match objects::actor(peer, &self.world) {
+            Some(peer) => match objects::actor(peer, &self.state) {
                 Ok(_) => self.remote.call(request),
                 Err(status) => refuse(status),
             },

@@ -9,7 +9,7 @@
 //! Beside the names that a proxy has subscribed to, it may receive services unasked, because its
 //! application is likely to need them. When one of these is deleted, the proxy forgets it.
 
-use crate::index::Entry;
+use crate::index::EncodedResource;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tulle_api::v1;
@@ -27,7 +27,7 @@ const MAX_ERROR_BYTES: usize = 1024;
 const FORMS: [&str; 5] = ["service/", "address/", "inbound/", "gateway/", "host/"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum KnownVersion {
     Nothing,
     Absent,
     Version(u64),
@@ -35,7 +35,7 @@ enum Held {
 
 /// The state of a name that the proxy receives.
 struct Told {
-    held: Held,
+    held: KnownVersion,
     /// The proxy has subscribed to it.
     asked: bool,
 }
@@ -47,7 +47,7 @@ struct InFlight {
 
 /// The meaning of a proxy's answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AckResult {
     Applied(u64),
     Refused(u64, String),
     /// It is not about the update in flight.
@@ -113,7 +113,7 @@ impl Session {
         names: Vec<String>,
         known: &BTreeMap<String, u64>,
         unused: &BTreeSet<&str>,
-        lookup: impl Fn(&str) -> Option<Entry>,
+        lookup: impl Fn(&str) -> Option<EncodedResource>,
     ) -> Result<Vec<Arc<str>>, Violation> {
         let mut new = Vec::new();
         for name in names {
@@ -133,7 +133,7 @@ impl Session {
             }
             let held = known
                 .get(&name)
-                .map_or(Held::Nothing, |v| Held::Version(*v));
+                .map_or(KnownVersion::Nothing, |v| KnownVersion::Version(*v));
             let name: Arc<str> = name.into();
             self.forgotten.remove(&name);
             self.told.insert(name.clone(), Told { held, asked });
@@ -166,7 +166,7 @@ impl Session {
             }
             self.forgotten.remove(name);
             let told = Told {
-                held: Held::Nothing,
+                held: KnownVersion::Nothing,
                 asked: false,
             };
             self.told.insert(name.clone(), told);
@@ -224,29 +224,29 @@ impl Session {
     }
 
     /// The proxy answers an update.
-    pub(crate) fn answer(&mut self, ack: v1::Ack) -> Answer {
+    pub(crate) fn acknowledged(&mut self, ack: v1::Ack) -> AckResult {
         let of_flight = |f: &mut InFlight| f.nonce == ack.nonce;
         let Some(flight) = self.in_flight.take_if(of_flight) else {
-            return Answer::Stale;
+            return AckResult::Stale;
         };
         if ack.error.is_empty() {
-            return Answer::Applied(flight.nonce);
+            return AckResult::Applied(flight.nonce);
         }
         if flight.names.len() > 1 {
             for name in flight.names {
                 if let Some(told) = self.told.get_mut(&name) {
-                    told.held = Held::Nothing;
+                    told.held = KnownVersion::Nothing;
                     self.alone.insert(name);
                 }
             }
         }
-        Answer::Refused(flight.nonce, bounded(ack.error))
+        AckResult::Refused(flight.nonce, bounded(ack.error))
     }
 
     /// The next update, if the last one was answered and anything differs from what the proxy has.
     pub(crate) fn next(
         &mut self,
-        lookup: impl Fn(&str) -> Option<Entry>,
+        lookup: impl Fn(&str) -> Option<EncodedResource>,
     ) -> Option<v1::ConfigUpdate> {
         if self.in_flight.is_some() {
             return None;
@@ -265,7 +265,7 @@ impl Session {
 
     fn collect(
         &mut self,
-        lookup: impl Fn(&str) -> Option<Entry>,
+        lookup: impl Fn(&str) -> Option<EncodedResource>,
     ) -> Option<(v1::ConfigUpdate, Vec<Arc<str>>)> {
         let mut update = v1::ConfigUpdate::default();
         let mut names = Vec::new();
@@ -312,7 +312,7 @@ impl Session {
     fn add(
         &mut self,
         name: Arc<str>,
-        lookup: impl Fn(&str) -> Option<Entry>,
+        lookup: impl Fn(&str) -> Option<EncodedResource>,
         update: &mut v1::ConfigUpdate,
         names: &mut Vec<Arc<str>>,
     ) -> usize {
@@ -320,11 +320,11 @@ impl Session {
             return 0;
         };
         // A name may pass to another identity while it is subscribed to.
-        let mine = |e: &Entry| e.owner.as_ref().is_none_or(|o| *o == self.identity);
+        let mine = |e: &EncodedResource| e.owner.as_ref().is_none_or(|o| *o == self.identity);
         let bytes = match lookup(&name).filter(mine) {
-            Some(entry) if *held == Held::Version(entry.version) => return 0,
+            Some(entry) if *held == KnownVersion::Version(entry.version) => return 0,
             Some(entry) => {
-                *held = Held::Version(entry.version);
+                *held = KnownVersion::Version(entry.version);
                 let bytes = name.len() + entry.body.len();
                 update.resources.push(v1::Resource {
                     name: name.to_string(),
@@ -333,14 +333,14 @@ impl Session {
                 });
                 bytes
             }
-            None if *held == Held::Absent => return 0,
+            None if *held == KnownVersion::Absent => return 0,
             // Nobody has asked which identity has the name.
             None if !*asked => {
                 self.forget(name);
                 return 0;
             }
             None => {
-                *held = Held::Absent;
+                *held = KnownVersion::Absent;
                 update.removed.push(name.to_string());
                 name.len()
             }
@@ -378,10 +378,10 @@ mod tests {
     struct Mesh(BTreeMap<&'static str, (u64, Option<&'static str>)>);
 
     impl Mesh {
-        fn lookup(&self) -> impl Fn(&str) -> Option<Entry> + '_ {
+        fn lookup(&self) -> impl Fn(&str) -> Option<EncodedResource> + '_ {
             |name| {
                 let (version, owner) = self.0.get(name)?;
-                Some(Entry {
+                Some(EncodedResource {
                     version: *version,
                     body: Bytes::from_static(b"body"),
                     owner: owner.map(id),
@@ -437,12 +437,12 @@ mod tests {
         mesh.0.insert("service/a", (3, None));
         session.changed(["service/a".into(), "service/b".into()]);
         assert!(session.next(mesh.lookup()).is_none());
-        assert_eq!(session.answer(ack(9, "")), Answer::Stale);
-        assert_eq!(session.answer(ack(1, "")), Answer::Applied(1));
+        assert_eq!(session.acknowledged(ack(9, "")), AckResult::Stale);
+        assert_eq!(session.acknowledged(ack(1, "")), AckResult::Applied(1));
         let update = session.next(mesh.lookup()).unwrap();
         assert_eq!(names(&update), ["service/a"]);
         assert_eq!(update.resources[0].version, 3);
-        session.answer(ack(2, ""));
+        session.acknowledged(ack(2, ""));
         assert!(session.next(mesh.lookup()).is_none());
     }
 
@@ -471,12 +471,12 @@ mod tests {
         let mut session = Session::new(id("x"));
         subscribe(&mut session, &mesh, &["service/a", "service/b"]).unwrap();
         session.next(mesh.lookup()).unwrap();
-        let refused = session.answer(ack(1, "b is bad"));
-        assert_eq!(refused, Answer::Refused(1, "b is bad".into()));
+        let refused = session.acknowledged(ack(1, "b is bad"));
+        assert_eq!(refused, AckResult::Refused(1, "b is bad".into()));
         assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/a"]);
-        session.answer(ack(2, ""));
+        session.acknowledged(ack(2, ""));
         assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/b"]);
-        session.answer(ack(3, "b is bad"));
+        session.acknowledged(ack(3, "b is bad"));
         session.changed(["service/b".into()]);
         assert!(session.next(mesh.lookup()).is_none());
         mesh.0.insert("service/b", (2, None));
@@ -490,11 +490,11 @@ mod tests {
         let mut session = Session::new(id("x"));
         subscribe(&mut session, &mesh, &["service/a"]).unwrap();
         session.next(mesh.lookup()).unwrap();
-        session.answer(ack(1, ""));
+        session.acknowledged(ack(1, ""));
         mesh.0.remove("service/a");
         session.changed(["service/a".into()]);
         assert_eq!(session.next(mesh.lookup()).unwrap().removed, ["service/a"]);
-        session.answer(ack(2, ""));
+        session.acknowledged(ack(2, ""));
         session.changed(["service/a".into()]);
         assert!(session.next(mesh.lookup()).is_none());
     }
@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn large_updates_are_split() {
         let big = |_: &str| {
-            Some(Entry {
+            Some(EncodedResource {
                 version: 1,
                 body: Bytes::from(vec![0; 600 * 1024]),
                 owner: None,
@@ -543,7 +543,7 @@ mod tests {
         let (known, unused) = (BTreeMap::new(), BTreeSet::new());
         session.subscribe(wanted, &known, &unused, big).unwrap();
         assert_eq!(session.next(big).unwrap().resources.len(), 2);
-        session.answer(ack(1, ""));
+        session.acknowledged(ack(1, ""));
         assert_eq!(session.next(big).unwrap().resources.len(), 1);
     }
 
@@ -562,14 +562,14 @@ mod tests {
         let update = session.next(mesh.lookup()).unwrap();
         assert_eq!(names(&update).len(), 3);
         assert!(!update.more);
-        session.answer(ack(1, ""));
+        session.acknowledged(ack(1, ""));
         // The resource changes and is then deleted: nobody has asked whose the name is.
         assert!(session.anticipates(&BTreeSet::from([all[1].clone()])));
         assert!(!session.anticipates(&BTreeSet::from([all[0].clone()])));
         mesh.0.insert("service/b", (2, None));
         session.changed([all[1].clone()]);
         assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/b"]);
-        session.answer(ack(2, ""));
+        session.acknowledged(ack(2, ""));
         mesh.0.remove("service/b");
         session.changed([all[1].clone()]);
         let update = session.next(mesh.lookup()).unwrap();
@@ -578,7 +578,7 @@ mod tests {
             (vec!["service/b".into()], vec![])
         );
         assert_eq!(session.take_dropped(), all[1..2]);
-        session.answer(ack(3, ""));
+        session.acknowledged(ack(3, ""));
         // A service that is used stays when it is no longer likely.
         subscribe(&mut session, &mesh, &["service/c"]).unwrap();
         assert!(session.anticipate(Vec::new()).is_empty());
@@ -589,7 +589,7 @@ mod tests {
     #[test]
     fn the_last_update_of_many_says_so_also_when_nothing_is_left_to_say() {
         let big = |_: &str| {
-            Some(Entry {
+            Some(EncodedResource {
                 version: 1,
                 body: Bytes::from(vec![0; 1024 * 1024]),
                 owner: None,
@@ -607,7 +607,7 @@ mod tests {
         let mut more = Vec::new();
         for nonce in 1..=3 {
             more.push(session.next(big).unwrap().more);
-            session.answer(ack(nonce, ""));
+            session.acknowledged(ack(nonce, ""));
         }
         assert_eq!(more, [true, true, false]);
         assert!(session.next(big).is_none());

@@ -4,7 +4,7 @@
 //! by request. A certificate that is given must be right, or the handshake fails.
 
 use crate::ca::{Authority, Trusted};
-use crate::world::World;
+use crate::state::MeshState;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
@@ -29,9 +29,9 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(crate) fn new(world: &Arc<World>) -> Result<Self, String> {
-        let authority = world.authority();
-        let config = server_config(world, &authority)?;
+    pub(crate) fn new(state: &Arc<MeshState>) -> Result<Self, String> {
+        let authority = state.authority();
+        let config = server_config(state, &authority)?;
         Ok(Self {
             tls: TlsAcceptor::from(Arc::new(config)),
             authority,
@@ -39,11 +39,11 @@ impl Acceptor {
     }
 
     /// Replaces the acceptor when the roots have changed.
-    pub(crate) fn renew(&mut self, world: &Arc<World>) {
-        if Arc::ptr_eq(&self.authority, &world.authority()) {
+    pub(crate) fn renew(&mut self, state: &Arc<MeshState>) {
+        if Arc::ptr_eq(&self.authority, &state.authority()) {
             return;
         }
-        match Self::new(world) {
+        match Self::new(state) {
             Ok(new) => *self = new,
             Err(error) => tracing::error!(error, "the new roots are not usable for connections"),
         }
@@ -79,7 +79,10 @@ fn verifier<'a>(
         .map_err(|e| e.to_string())
 }
 
-fn server_config(world: &Arc<World>, authority: &Arc<Authority>) -> Result<ServerConfig, String> {
+fn server_config(
+    state: &Arc<MeshState>,
+    authority: &Arc<Authority>,
+) -> Result<ServerConfig, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let peers = authority.peers();
     let verifier = match peers.is_empty() {
@@ -93,7 +96,7 @@ fn server_config(world: &Arc<World>, authority: &Arc<Authority>) -> Result<Serve
         .map_err(|e| e.to_string())?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(OwnCertificate {
-            world: world.clone(),
+            state: state.clone(),
             authority: authority.clone(),
             present: Mutex::new(None),
         }));
@@ -108,7 +111,7 @@ fn server_config(world: &Arc<World>, authority: &Arc<Authority>) -> Result<Serve
 /// Makes the controller's certificate when it is first needed and again after two thirds of its
 /// life, so nothing has to run in between.
 struct OwnCertificate {
-    world: Arc<World>,
+    state: Arc<MeshState>,
     authority: Arc<Authority>,
     present: Mutex<Option<Present>>,
 }
@@ -140,7 +143,7 @@ impl OwnCertificate {
 impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let now = SystemTime::now();
-        let trust_domain = self.world.trust_domain();
+        let trust_domain = self.state.trust_domain();
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let good = |p: &&Present| now < p.renew_at && p.trust_domain == trust_domain;
         if let Some(present) = present.as_ref().filter(good) {

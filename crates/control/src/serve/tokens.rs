@@ -1,7 +1,7 @@
 //! Limits how often something may be asked for, and reviews the tokens of a cluster: the API server
 //! reviews them, and nobody makes the controller ask it without end.
 
-use crate::cluster::{Account, Review, ReviewError};
+use crate::cluster::{Account, ReviewError, ReviewFuture};
 use aws_lc_rs::digest;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -119,7 +119,7 @@ impl Tokens {
         &self,
         token: String,
         from: IpAddr,
-        review: impl FnOnce(String) -> Review,
+        review: impl FnOnce(String) -> ReviewFuture,
     ) -> Result<Account, Status> {
         let digest = digest::digest(&digest::SHA256, token.as_bytes());
         let key: [u8; 32] = digest.as_ref().try_into().unwrap_or_default();
@@ -185,7 +185,7 @@ mod tests {
         let (tokens, reviews) = (Tokens::default(), AtomicUsize::new(0));
         let from = Ipv4Addr::LOCALHOST.into();
         for _ in 0..100 {
-            let review = |_| -> Review {
+            let review = |_| -> ReviewFuture {
                 reviews.fetch_add(1, Ordering::SeqCst);
                 Box::pin(async { Err(BAD()) })
             };
@@ -207,7 +207,7 @@ mod tests {
         let tokens = Tokens::default();
         let from = Ipv4Addr::LOCALHOST.into();
         for number in 0..10 * REFUSALS.burst {
-            let review = |_| -> Review {
+            let review = |_| -> ReviewFuture {
                 let namespace = "shop".into();
                 let name = "web".into();
                 Box::pin(async { Ok(Account { namespace, name }) })

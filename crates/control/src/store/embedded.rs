@@ -4,7 +4,8 @@
 //! cannot be read is refused, never replaced: losing it means that every proxy has to join again.
 
 use super::{
-    Change, Commit, Outcome, Space, Store, StoreError, StoredObject, WATCH_BACKLOG, Watch, Write,
+    Change, Commit, Space, Store, StoreError, StoreWatch, StoredObject, WATCH_BACKLOG, Write,
+    WriteOutcome,
 };
 use redb::{
     Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, Table, TableDefinition,
@@ -98,11 +99,12 @@ impl Embedded {
 }
 
 impl Embedded {
-    fn try_commit(&self, writes: &[Write]) -> Result<Vec<Outcome>, StoreError> {
+    fn try_commit(&self, writes: &[Write]) -> Result<Vec<WriteOutcome>, StoreError> {
         let _order = self.order();
         let transaction = self.begin()?;
         let (outcomes, commit) = write(&transaction, writes)?;
-        let nothing = |o: &Outcome| matches!(o, Outcome::Unchanged | Outcome::Absent);
+        let nothing =
+            |o: &WriteOutcome| matches!(o, WriteOutcome::Unchanged | WriteOutcome::Absent);
         if outcomes.iter().all(nothing) {
             transaction.abort().map_err(writing)?;
             return Ok(outcomes);
@@ -194,12 +196,12 @@ fn reading(error: impl std::fmt::Display) -> StoreError {
 type Objects<'a> = Table<'a, (&'static str, &'static str), (u64, &'static str)>;
 type Values<'a> = Table<'a, (&'static str, &'static str), &'static [u8]>;
 
-fn put(table: &mut Objects<'_>, object: &StoredObject) -> Result<Outcome, redb::StorageError> {
+fn put(table: &mut Objects<'_>, object: &StoredObject) -> Result<WriteOutcome, redb::StorageError> {
     let key = (object.kind.as_str(), object.name.as_str());
     let outcome = match table.get(key)? {
-        Some(old) if old.value().1 == object.json => return Ok(Outcome::Unchanged),
-        Some(_) => Outcome::Configured,
-        None => Outcome::Created,
+        Some(old) if old.value().1 == object.json => return Ok(WriteOutcome::Unchanged),
+        Some(_) => WriteOutcome::Configured,
+        None => WriteOutcome::Created,
     };
     table.insert(key, (object.revision, object.json.as_str()))?;
     Ok(outcome)
@@ -209,12 +211,12 @@ fn put_value(
     table: &mut Values<'_>,
     key: (&str, &str),
     value: &[u8],
-) -> Result<Outcome, redb::StorageError> {
+) -> Result<WriteOutcome, redb::StorageError> {
     let old = table.insert(key, value)?;
     Ok(match old.as_ref().map(|old| old.value() == value) {
-        None => Outcome::Created,
-        Some(true) => Outcome::Unchanged,
-        Some(false) => Outcome::Configured,
+        None => WriteOutcome::Created,
+        Some(true) => WriteOutcome::Unchanged,
+        Some(false) => WriteOutcome::Configured,
     })
 }
 
@@ -222,7 +224,7 @@ fn put_value(
 fn write(
     transaction: &redb::WriteTransaction,
     writes: &[Write],
-) -> Result<(Vec<Outcome>, Commit), StoreError> {
+) -> Result<(Vec<WriteOutcome>, Commit), StoreError> {
     let mut objects = transaction.open_table(OBJECTS).map_err(writing)?;
     let mut values = transaction.open_table(VALUES).map_err(writing)?;
     let mut meta = transaction.open_table(META).map_err(writing)?;
@@ -240,7 +242,7 @@ fn write(
                     revision,
                 };
                 let outcome = put(&mut objects, &object).map_err(writing)?;
-                if outcome != Outcome::Unchanged {
+                if outcome != WriteOutcome::Unchanged {
                     changes.push(Change::Applied(object));
                 }
                 outcome
@@ -252,9 +254,9 @@ fn write(
                         kind: kind.clone(),
                         name: name.clone(),
                     });
-                    Outcome::Deleted
+                    WriteOutcome::Deleted
                 } else {
-                    Outcome::Absent
+                    WriteOutcome::Absent
                 }
             }
             Write::PutValue { space, key, value } => {
@@ -263,9 +265,9 @@ fn write(
             Write::DeleteValue { space, key } => {
                 let old = values.remove((space.as_str(), key.as_str()));
                 if old.map_err(writing)?.is_some() {
-                    Outcome::Deleted
+                    WriteOutcome::Deleted
                 } else {
-                    Outcome::Absent
+                    WriteOutcome::Absent
                 }
             }
         };
@@ -296,7 +298,7 @@ impl Store for Embedded {
         Ok(objects)
     }
 
-    fn commit(&self, writes: &[Write]) -> Result<Vec<Outcome>, StoreError> {
+    fn commit(&self, writes: &[Write]) -> Result<Vec<WriteOutcome>, StoreError> {
         self.noting(self.try_commit(writes))
     }
 
@@ -325,9 +327,9 @@ impl Store for Embedded {
         self.noting(self.try_take(space, key))
     }
 
-    fn watch(&self) -> Result<Watch, StoreError> {
+    fn watch(&self) -> Result<StoreWatch, StoreError> {
         let _order = self.order();
-        Ok(Watch {
+        Ok(StoreWatch {
             objects: self.objects()?,
             commits: self.commits.subscribe(),
         })

@@ -1,7 +1,8 @@
 //! A store that forgets: for tests and for a mesh that is thrown away with its process.
 
 use super::{
-    Change, Commit, Outcome, Space, Store, StoreError, StoredObject, WATCH_BACKLOG, Watch, Write,
+    Change, Commit, Space, Store, StoreError, StoreWatch, StoredObject, WATCH_BACKLOG, Write,
+    WriteOutcome,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,12 +66,12 @@ impl State {
             .collect()
     }
 
-    fn put(&mut self, revision: u64, kind: &str, name: &str, json: &str) -> Outcome {
+    fn put(&mut self, revision: u64, kind: &str, name: &str, json: &str) -> WriteOutcome {
         let key = (kind.to_owned(), name.to_owned());
         let outcome = match self.objects.get(&key) {
-            Some((_, old)) if old == json => return Outcome::Unchanged,
-            Some(_) => Outcome::Configured,
-            None => Outcome::Created,
+            Some((_, old)) if old == json => return WriteOutcome::Unchanged,
+            Some(_) => WriteOutcome::Configured,
+            None => WriteOutcome::Created,
         };
         self.objects.insert(key, (revision, json.to_owned()));
         outcome
@@ -82,7 +83,7 @@ impl Store for Memory {
         Ok(self.lock().list())
     }
 
-    fn commit(&self, writes: &[Write]) -> Result<Vec<Outcome>, StoreError> {
+    fn commit(&self, writes: &[Write]) -> Result<Vec<WriteOutcome>, StoreError> {
         let mut state = self.lock();
         let revision = state.revision + 1;
         let mut outcomes = Vec::with_capacity(writes.len());
@@ -91,7 +92,7 @@ impl Store for Memory {
             let outcome = match write {
                 Write::Put { kind, name, json } => {
                     let outcome = state.put(revision, kind, name, json);
-                    if outcome != Outcome::Unchanged {
+                    if outcome != WriteOutcome::Unchanged {
                         changes.push(Change::Applied(StoredObject {
                             kind: kind.clone(),
                             name: name.clone(),
@@ -108,22 +109,22 @@ impl Store for Memory {
                                 kind: kind.clone(),
                                 name: name.clone(),
                             });
-                            Outcome::Deleted
+                            WriteOutcome::Deleted
                         }
-                        None => Outcome::Absent,
+                        None => WriteOutcome::Absent,
                     }
                 }
                 Write::PutValue { space, key, value } => {
                     match state.values.insert((*space, key.clone()), value.clone()) {
-                        None => Outcome::Created,
-                        Some(old) if old == *value => Outcome::Unchanged,
-                        Some(_) => Outcome::Configured,
+                        None => WriteOutcome::Created,
+                        Some(old) if old == *value => WriteOutcome::Unchanged,
+                        Some(_) => WriteOutcome::Configured,
                     }
                 }
                 Write::DeleteValue { space, key } => {
                     match state.values.remove(&(*space, key.clone())) {
-                        Some(_) => Outcome::Deleted,
-                        None => Outcome::Absent,
+                        Some(_) => WriteOutcome::Deleted,
+                        None => WriteOutcome::Absent,
                     }
                 }
             };
@@ -154,9 +155,9 @@ impl Store for Memory {
         Ok(self.lock().values.remove(&(space, key.to_owned())))
     }
 
-    fn watch(&self) -> Result<Watch, StoreError> {
+    fn watch(&self) -> Result<StoreWatch, StoreError> {
         let state = self.lock();
-        Ok(Watch {
+        Ok(StoreWatch {
             objects: state.list(),
             commits: self.commits.subscribe(),
         })

@@ -107,7 +107,7 @@ pub enum Write {
 
 /// The effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It was not there before.
     Created,
     /// It was there and differed.
@@ -145,7 +145,7 @@ pub struct Commit {
 
 /// All objects at one moment, and every commit after it, without a gap.
 #[derive(Debug)]
-pub struct Watch {
+pub struct StoreWatch {
     /// The objects at the start.
     pub objects: Vec<StoredObject>,
     /// Commits since. A receiver that lags behind must watch anew.
@@ -164,7 +164,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// The store cannot be written: then nothing changed.
-    fn commit(&self, writes: &[Write]) -> Result<Vec<Outcome>, StoreError>;
+    fn commit(&self, writes: &[Write]) -> Result<Vec<WriteOutcome>, StoreError>;
 
     /// A value.
     ///
@@ -188,7 +188,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// The store cannot be read.
-    fn watch(&self) -> Result<Watch, StoreError>;
+    fn watch(&self) -> Result<StoreWatch, StoreError>;
 }
 
 /// Why a store does not work.

@@ -38,14 +38,14 @@ fn each(test: impl Fn(&dyn Store)) {
 fn tells_created_configured_and_unchanged() {
     each(|store| {
         let outcome = |json| store.commit(&[put("Workload", "a", json)]).unwrap()[0];
-        assert_eq!(outcome("1"), Outcome::Created);
-        assert_eq!(outcome("1"), Outcome::Unchanged);
-        assert_eq!(outcome("2"), Outcome::Configured);
+        assert_eq!(outcome("1"), WriteOutcome::Created);
+        assert_eq!(outcome("1"), WriteOutcome::Unchanged);
+        assert_eq!(outcome("2"), WriteOutcome::Configured);
         let objects = store.objects().unwrap();
         assert_eq!(objects.len(), 1);
         assert_eq!((objects[0].json.as_str(), objects[0].revision), ("2", 2));
         let gone = store.commit(&[delete("Workload", "a"), delete("Workload", "b")]);
-        assert_eq!(gone.unwrap(), [Outcome::Deleted, Outcome::Absent]);
+        assert_eq!(gone.unwrap(), [WriteOutcome::Deleted, WriteOutcome::Absent]);
         assert!(store.objects().unwrap().is_empty());
     });
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Accounts, Answer, Keeper, Review, ReviewError};
+use tulle_control::cluster::{Accounts, Keeper, ResponseFuture, ReviewError, ReviewFuture};
 
 /// Roots of another issuer, with its name.
 pub type Kept = Arc<Mutex<(String, Vec<Vec<u8>>)>>;
@@ -13,7 +13,7 @@ pub type Kept = Arc<Mutex<(String, Vec<Vec<u8>>)>>;
 pub struct Alone(pub Kept);
 
 impl Keeper for Alone {
-    fn replace(&self, _: Roots, new: Roots) -> Answer<Roots> {
+    fn replace(&self, _: Roots, new: Roots) -> ResponseFuture<Roots> {
         Box::pin(async { Ok(new) })
     }
 
@@ -21,11 +21,11 @@ impl Keeper for Alone {
         "one".into()
     }
 
-    fn replicas(&self) -> Answer<Vec<String>> {
+    fn replicas(&self) -> ResponseFuture<Vec<String>> {
         Box::pin(async { Ok(vec!["one".into()]) })
     }
 
-    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> ResponseFuture<()> {
         *self.0.lock().unwrap() = (issuer, roots);
         Box::pin(async { Ok(()) })
     }
@@ -35,7 +35,7 @@ impl Keeper for Alone {
 pub struct Nobody;
 
 impl Accounts for Nobody {
-    fn review(&self, _: String) -> Review {
+    fn review(&self, _: String) -> ReviewFuture {
         Box::pin(async { Err(ReviewError::Refused("nobody is known".into())) })
     }
 }

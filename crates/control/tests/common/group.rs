@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
-use tulle_redirect::{Cgroup, Limits};
+use tulle_redirect::{Cgroup, ProcessLimits};
 
 /// Where the process writes what its clients need to know.
 const DIRECTORY: &str = "TULLE_TEST_DIRECTORY";
@@ -24,7 +24,7 @@ pub fn again(test: &str, bytes: u64, directory: &Path) -> Option<Limited> {
         eprintln!("skipped: limits of memory need root");
         return None;
     }
-    let limits = Limits {
+    let limits = ProcessLimits {
         cpu_millis: None,
         memory_bytes: Some(bytes),
     };

@@ -15,7 +15,7 @@ use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::config_client::ConfigClient;
 use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Config, Controller, HOST_AWAY, Running, StoreKind};
+use tulle_control::{Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
 use tulle_tls::Identity;
@@ -23,13 +23,13 @@ use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::SigningRequest;
 
 pub struct Mesh {
-    pub running: Running,
+    pub running: RunningController,
     pub objects: ObjectsClient<Channel>,
     pub socket: PathBuf,
 }
 
-pub fn config(directory: &Path) -> Config {
-    Config {
+pub fn config(directory: &Path) -> ControllerConfig {
+    ControllerConfig {
         state_dir: directory.join("state"),
         listen: "127.0.0.1:0".parse().unwrap(),
         socket: directory.join("run/control.sock"),
@@ -45,14 +45,14 @@ pub async fn start(directory: &Path) -> Mesh {
 }
 
 pub async fn start_with(directory: &Path, store: StoreKind) -> Mesh {
-    start_as(Config {
+    start_as(ControllerConfig {
         store,
         ..config(directory)
     })
     .await
 }
 
-pub async fn start_as(config: Config) -> Mesh {
+pub async fn start_as(config: ControllerConfig) -> Mesh {
     let socket = config.socket.clone();
     let running = Controller::start(config).await.unwrap();
     let objects = local(&socket).await;

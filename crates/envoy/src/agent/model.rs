@@ -1,7 +1,7 @@
 //! The controller's resources, kept as they came, and their translation.
 
 use super::xds::{Xds, source};
-use crate::{Certificates, Options, Resources, Untranslatable, translate};
+use crate::{Certificates, Resources, TranslationOptions, Untranslatable, translate};
 use std::collections::BTreeMap;
 use tulle_model::bootstrap::{Bootstrap, ListenerKind};
 use tulle_model::identity::SpiffeId;
@@ -75,7 +75,7 @@ impl Model {
         let mut listeners = whole.listeners.clone();
         listeners.retain(|l| serves(&l.kind));
         whole.listeners = listeners;
-        let options = Options::default();
+        let options = TranslationOptions::default();
         translate(&whole, Certificates::Secrets(source()), options)
     }
 }

@@ -102,7 +102,7 @@ pub fn request(data: &[u8]) -> bool {
         (again.authority, head.authority),
         (again.request_id, head.request_id),
     ] {
-        assert_eq!(lossy(new.of(&out)), lossy(old.of(data)));
+        assert_eq!(lossy(new.slice(&out)), lossy(old.slice(data)));
     }
     let mut twice = Vec::new();
     again.write(&out, &RequestEdit::default(), &mut twice);

@@ -6,8 +6,8 @@ use super::watch;
 use super::write::{Writer, wish_statuses};
 use crate::inject::Settings;
 use crate::source::Missing;
-use crate::source::watch::Said;
-use crate::status::Wishes;
+use crate::source::watch::WatchEvent;
+use crate::status::StatusUpdates;
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tulle_control::cluster::Feed;
-use tulle_control::index::{ClusterGateway, Edit, Problem};
+use tulle_control::index::{ClusterGateway, Edit, ObjectProblem};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 
 const QUEUE: usize = 1024;
@@ -39,7 +39,7 @@ pub struct Surroundings {
     /// The cluster's watches of gateways; `None` until all is known.
     pub views: channel::Receiver<Option<View>>,
     /// The statuses that Gateways should have.
-    pub wishes: Wishes,
+    pub wishes: StatusUpdates,
     /// Kinds that are not known yet. [`MISSING`] is removed when the index has all gateways.
     pub missing: channel::Sender<Missing>,
 }
@@ -86,11 +86,11 @@ pub async fn follow(surroundings: Surroundings) {
         batch.extend(std::iter::from_fn(|| said.try_recv().ok()));
         for said in batch.drain(..) {
             match said {
-                Said::Step(step) => step(&mut own),
-                Said::Listed(kind) => drop(unlisted.remove(kind)),
-                Said::Expected(kind) => drop(unlisted.insert(kind)),
+                WatchEvent::Step(step) => step(&mut own),
+                WatchEvent::Listed(kind) => drop(unlisted.remove(kind)),
+                WatchEvent::Expected(kind) => drop(unlisted.insert(kind)),
                 // It is asked for again.
-                Said::Forbidden(_) => {}
+                WatchEvent::Forbidden(_) => {}
             }
         }
         // Some steps were about texts and namespaces that are no longer wanted.
@@ -195,14 +195,14 @@ async fn knows_sleep(client: &Client) -> bool {
 struct Teller {
     gateways: BTreeMap<Key, ClusterGateway>,
     texts: BTreeMap<TextKey, Text>,
-    problems: Vec<Problem>,
+    problems: Vec<ObjectProblem>,
 }
 
 impl Teller {
     /// Tells what of Ingresses is not served, which no status of theirs can say.
     fn problems(&mut self, plan: &BTreeMap<Key, Planned>) -> Option<Edit> {
         let all = plan.values().flat_map(|planned| &planned.problems);
-        let all: Vec<Problem> = all.cloned().collect();
+        let all: Vec<ObjectProblem> = all.cloned().collect();
         (all != self.problems).then(|| {
             self.problems.clone_from(&all);
             Edit::Problems(all)

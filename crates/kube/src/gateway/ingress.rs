@@ -5,7 +5,7 @@ use super::plan::{Planned, Subject};
 use super::status;
 use super::view::{Class, Key, Own, View};
 use crate::ingress::{GROUP, Member, Served, problem};
-use crate::status::{Ended, Wish, Wishes};
+use crate::status::{ChangedStatus, StatusUpdate, StatusUpdates};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -71,16 +71,17 @@ fn unmet<'a>(place: &'a Value, kind: &str) -> Option<&'a str> {
 }
 
 /// Tells each Ingress the addresses of what serves it.
-pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &Wishes) {
+pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &StatusUpdates) {
     let mut all = Vec::new();
     for (key, served) in &view.ingresses {
         let Some(planned) = plan.get(key) else {
             continue;
         };
         for member in &served.members {
-            if let Some(status) = Ended::of(&member.status, load_balancer(member, &planned.status))
+            if let Some(status) =
+                ChangedStatus::if_changed(&member.status, load_balancer(member, &planned.status))
             {
-                let wish = Wish {
+                let wish = StatusUpdate {
                     api_version: format!("{GROUP}/v1"),
                     namespace: key.namespace.clone(),
                     name: member.name.clone(),

@@ -12,13 +12,13 @@
 pub(crate) mod attach;
 mod certificate;
 mod follow;
+mod gateway_spec;
 mod ingress;
 mod listeners;
 mod objects;
 mod plan;
 mod ports;
 mod status;
-mod told;
 pub(crate) mod view;
 mod watch;
 mod write;

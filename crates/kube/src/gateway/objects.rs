@@ -36,7 +36,7 @@ pub(super) const APP: &str = "tulle-gateway";
 
 /// The wishes of a Gateway's and its class's annotations about the objects it runs as.
 #[derive(Debug, Clone)]
-pub(super) struct Wishes {
+pub(super) struct GatewayParameters {
     service_type: String,
     replicas: Option<u32>,
     proxy: Options,
@@ -44,10 +44,10 @@ pub(super) struct Wishes {
     pub(super) others: Labels,
 }
 
-impl Wishes {
+impl GatewayParameters {
     /// # Errors
     /// A value is not understood.
-    pub(super) fn of(
+    pub(super) fn from_gateway(
         class: &Class,
         gateway: &Gateway,
         settings: &Settings,
@@ -94,7 +94,7 @@ impl Wishes {
         Ok(Self {
             service_type,
             replicas: replicas.transpose()?,
-            proxy: Options::of(&pod, &defaults).map_err(|e| e.to_string())?,
+            proxy: Options::from_pod(&pod, &defaults).map_err(|e| e.to_string())?,
             others: given,
         })
     }
@@ -163,7 +163,7 @@ pub(super) fn owner(key: &Key, gateway: &Gateway) -> Value {
 pub(super) fn objects(
     (key, gateway, owners): (&Key, &Gateway, &Value),
     ports: &BTreeSet<u16>,
-    wishes: &Wishes,
+    wishes: &GatewayParameters,
     settings: &Settings,
     pause: bool,
 ) -> Vec<Value> {
@@ -228,7 +228,7 @@ fn service(
     metadata: &Value,
     selector: &Value,
     targets: &BTreeMap<u16, u16>,
-    wishes: &Wishes,
+    wishes: &GatewayParameters,
 ) -> Value {
     let ports = targets.iter().map(|(port, target)| {
         json!({ "name": format!("port-{port}"), "port": port, "targetPort": target, "protocol": "TCP" })
@@ -261,7 +261,7 @@ fn pod(
     key: &Key,
     account: &str,
     targets: &BTreeMap<u16, u16>,
-    wishes: &Wishes,
+    wishes: &GatewayParameters,
     settings: &Settings,
     pause: bool,
 ) -> Value {

@@ -1,16 +1,16 @@
 //! Makes all decisions about gateways from what is known. No I/O.
 
+use super::gateway_spec;
 use super::listeners::{self, Trouble};
-use super::objects::{self, Wishes};
+use super::objects::{self, GatewayParameters};
 use super::status::{self, Known};
-use super::told;
 use super::view::{Access, Class, Gateway, Key, Own, TextKey, View};
 use super::{ingress, no_rights};
 use crate::inject::Settings;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
-use tulle_control::index::{Attachment, ClusterGateway, Problem};
+use tulle_control::index::{Attachment, ClusterGateway, ObjectProblem};
 use tulle_model::namespaced::Namespaced;
 
 /// The decision about a gateway of ours.
@@ -26,7 +26,7 @@ pub(super) struct Planned {
     /// When the status changes by itself, because a certificate expires.
     pub(super) until: Option<SystemTime>,
     /// The parts of its Ingresses that cannot be served, and why.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<ObjectProblem>,
 }
 
 /// A gateway of ours: a Gateway object, or what serves Ingresses.
@@ -104,7 +104,7 @@ fn one(
             let text = "none of its listeners can be served: see their conditions";
             trouble = Some(("ListenersNotValid", text.to_owned()));
         }
-        Ok(wishes) => match told::spec(key, &listeners, wishes) {
+        Ok(wishes) => match gateway_spec::spec(key, &listeners, wishes) {
             Err(why) => trouble = Some(why),
             Ok(spec) => {
                 let seen = |text| own.texts.contains_key(text);
@@ -148,7 +148,11 @@ fn one(
     }
 }
 
-fn wishes(class: &Class, gateway: &Gateway, settings: &Settings) -> Result<Wishes, Trouble> {
+fn wishes(
+    class: &Class,
+    gateway: &Gateway,
+    settings: &Settings,
+) -> Result<GatewayParameters, Trouble> {
     if gateway.spec.infrastructure.parameters_ref.is_some() {
         let text = "infrastructure.parametersRef is not read: use annotations there";
         return Err(("InvalidParameters", text.into()));
@@ -168,7 +172,8 @@ fn wishes(class: &Class, gateway: &Gateway, settings: &Settings) -> Result<Wishe
         let text = "more than one address is not supported";
         return Err(("UnsupportedAddress", text.into()));
     }
-    Wishes::of(class, gateway, settings).map_err(|why| ("InvalidParameters", why))
+    GatewayParameters::from_gateway(class, gateway, settings)
+        .map_err(|why| ("InvalidParameters", why))
 }
 
 #[cfg(test)]

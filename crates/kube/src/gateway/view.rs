@@ -39,7 +39,7 @@ impl Key {
     }
 
     /// Splits `name.namespace` at the last dot; namespaces contain no dots.
-    pub(crate) fn of(qualified: &str) -> Self {
+    pub(crate) fn from_qualified(qualified: &str) -> Self {
         let (name, namespace) = qualified.rsplit_once('.').unwrap_or((qualified, ""));
         Self::new(namespace, name)
     }
@@ -61,7 +61,7 @@ pub(crate) enum RouteKind {
 }
 
 impl RouteKind {
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Http, Self::Grpc, Self::Tls, Self::Tcp];
         all.into_iter().find(|kind| kind.name() == name)
     }

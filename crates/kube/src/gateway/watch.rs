@@ -4,8 +4,8 @@
 use super::no_rights;
 use super::objects::{APP, GATEWAY_NAME};
 use super::view::{Key, Own, Text, TextKey, TextState};
-use crate::anew::anew;
-use crate::source::watch::{Said, Step, Taker, pass_on};
+use crate::restarting_watch::restarting_watch;
+use crate::source::watch::{Step, Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -56,11 +56,12 @@ struct Services;
 
 impl Taker<Own, DynamicObject> for Services {
     fn apply(self, own: &mut Own, key: String, object: DynamicObject) {
-        own.services.insert(Key::of(&key), object.into());
+        own.services
+            .insert(Key::from_qualified(&key), object.into());
     }
 
     fn remove(self, own: &mut Own, key: &str) {
-        own.services.remove(&Key::of(key));
+        own.services.remove(&Key::from_qualified(key));
     }
 
     fn keep(self, own: &mut Own, listed: &BTreeSet<String>) {
@@ -75,13 +76,16 @@ fn of_gateways() -> watcher::Config {
     watcher::Config::default().labels(&labels)
 }
 
-/// Starts to watch the Services of gateways in all namespaces; returns the kinds that [`Said::Listed`] will
+/// Starts to watch the Services of gateways in all namespaces; returns the kinds that [`WatchEvent::Listed`] will
 /// name.
-pub(super) fn services(client: &Client, said: &mpsc::Sender<Said<Own>>) -> BTreeSet<&'static str> {
+pub(super) fn services(
+    client: &Client,
+    said: &mpsc::Sender<WatchEvent<Own>>,
+) -> BTreeSet<&'static str> {
     let name = "Service";
     let resource = ApiResource::erase::<Service>(&());
     let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-    let events = anew(name, move || watcher(api.clone(), of_gateways()));
+    let events = restarting_watch(name, move || watcher(api.clone(), of_gateways()));
     tokio::spawn(pass_on(name, events, Services, said.clone()));
     BTreeSet::from([name])
 }
@@ -91,16 +95,16 @@ pub(super) fn services(client: &Client, said: &mpsc::Sender<Said<Own>>) -> BTree
 pub(super) fn deployments(
     client: &Client,
     namespace: &str,
-    said: mpsc::Sender<Said<Own>>,
+    said: mpsc::Sender<WatchEvent<Own>>,
 ) -> JoinHandle<()> {
     let (client, namespace) = (client.clone(), namespace.to_owned());
     tokio::spawn(in_namespace(client, namespace, said))
 }
 
-async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<Said<Own>>) {
+async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<WatchEvent<Own>>) {
     let resource = ApiResource::erase::<Deployment>(&());
     let api = Api::<DynamicObject>::namespaced_with(client, &namespace, &resource);
-    let events = anew("Deployment", move || watcher(api.clone(), of_gateways()));
+    let events = restarting_watch("Deployment", move || watcher(api.clone(), of_gateways()));
     let mut events = events.boxed();
     let mut listing = BTreeMap::new();
     let mut refusal = Refusal::default();
@@ -152,7 +156,7 @@ async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<Said
                 continue;
             }
         };
-        if said.send(Said::Step(step)).await.is_err() {
+        if said.send(WatchEvent::Step(step)).await.is_err() {
             return;
         }
     }
@@ -174,7 +178,7 @@ fn is_refusal(error: &watcher::Error) -> bool {
 pub(super) fn text(
     client: &Client,
     wanted: TextKey,
-    said: mpsc::Sender<Said<Own>>,
+    said: mpsc::Sender<WatchEvent<Own>>,
 ) -> JoinHandle<()> {
     let client = client.clone();
     if wanted.secret {
@@ -189,7 +193,7 @@ async fn one<K>(
     client: Client,
     wanted: TextKey,
     text: impl Fn(K) -> Text,
-    said: mpsc::Sender<Said<Own>>,
+    said: mpsc::Sender<WatchEvent<Own>>,
 ) where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -230,7 +234,7 @@ async fn one<K>(
                 continue;
             }
         };
-        if said.send(Said::Step(step)).await.is_err() {
+        if said.send(WatchEvent::Step(step)).await.is_err() {
             return;
         }
     }

@@ -4,7 +4,7 @@
 use super::plan::Planned;
 use super::view::{Key, Own, View};
 use super::{no_rights, objects, status};
-use crate::status::{Ended, Wish, Wishes};
+use crate::status::{ChangedStatus, StatusUpdate, StatusUpdates};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -241,14 +241,14 @@ fn lacks_rights(status: &kube::core::Status) -> bool {
 }
 
 /// Wishes for the statuses of our Gateways and classes, where they differ from the present ones.
-pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &Wishes) {
+pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: &StatusUpdates) {
     let wish = |name: &str, namespace: &str, version: &str, before: &Value, status: Value| {
-        Some(Wish {
+        Some(StatusUpdate {
             api_version: super::API_VERSION.into(),
             namespace: namespace.into(),
             name: name.into(),
             resource_version: version.into(),
-            status: Ended::of(before, status)?,
+            status: ChangedStatus::if_changed(before, status)?,
         })
     };
     let gateways = plan.iter().filter_map(|(key, planned)| {

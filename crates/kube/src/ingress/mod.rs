@@ -18,7 +18,7 @@ pub(crate) use translate::translate;
 use crate::gateway::view::{Gateway, Key, Labels};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tulle_control::index::{Attachment, Problem};
+use tulle_control::index::{Attachment, ObjectProblem};
 
 /// API group of Ingresses and their classes.
 pub const GROUP: &str = "networking.k8s.io";
@@ -47,7 +47,7 @@ pub(crate) struct Served {
     /// The Ingresses by name, oldest first.
     pub(crate) members: Vec<Member>,
     /// The parts of the Ingresses that cannot be served, and why.
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<ObjectProblem>,
 }
 
 /// An Ingress that a gateway serves.
@@ -72,8 +72,8 @@ pub(crate) fn class_of(gateway: &Key) -> Option<&str> {
 }
 
 /// Describes what is wrong with an Ingress.
-pub(crate) fn problem(namespace: &str, name: &str, text: String) -> Problem {
-    Problem {
+pub(crate) fn problem(namespace: &str, name: &str, text: String) -> ObjectProblem {
+    ObjectProblem {
         object: format!("Ingress/{}", Key::new(namespace, name).qualified()),
         text,
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tulle_control::index::{Attachment, Problem, common_hosts};
+use tulle_control::index::{Attachment, ObjectProblem, common_hosts};
 use tulle_model::manifest::Object;
 
 /// Hosts of a namespace that TLS ends for. Each is a listener of every pod.
@@ -111,7 +111,7 @@ struct Translation<'a> {
     /// Host of each route.
     hosts: BTreeMap<String, String>,
     routes: BTreeMap<String, Object>,
-    problems: Vec<Problem>,
+    problems: Vec<ObjectProblem>,
 }
 
 impl Translation<'_> {

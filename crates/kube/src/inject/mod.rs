@@ -4,16 +4,16 @@
 //! that nobody here knows is left as it is. [`review`] speaks the webhook's protocol around it.
 
 pub(crate) mod containers;
+mod injection_setting;
 mod metrics;
 mod older;
 pub(crate) mod options;
 mod probes;
 pub mod review;
-mod wish;
 
+pub use injection_setting::InjectionSetting;
 pub use older::differences;
 pub use options::{Resources, is_known_annotation, ports};
-pub use wish::Wish;
 
 use crate::names;
 use metrics::Scraped;
@@ -108,7 +108,7 @@ fn if_not_present() -> String {
 
 /// The result for a pod.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum InjectionOutcome {
     /// It has a sidecar now.
     Injected(Value),
     /// It stays as it is, and why.
@@ -117,28 +117,32 @@ pub enum Outcome {
 
 /// Why a pod cannot have the sidecar that it asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal(String);
+pub struct InjectionRefusal(String);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for InjectionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for InjectionRefusal {}
 
 /// Gives a pod, or the template of one, its sidecar.
 ///
 /// # Errors
 /// It is no pod, an annotation of the mesh is not understood, or it has a name of ours already.
-pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outcome, Refusal> {
+pub fn inject(
+    pod: &Value,
+    namespace: InjectionSetting,
+    settings: &Settings,
+) -> Result<InjectionOutcome, InjectionRefusal> {
     if !pod.get("spec").is_some_and(Value::is_object) {
-        return Err(Refusal("the pod has no spec".into()));
+        return Err(InjectionRefusal("the pod has no spec".into()));
     }
-    if let Some(why) = wish::left_alone(pod, namespace)? {
-        return Ok(Outcome::Left(why));
+    if let Some(why) = injection_setting::left_alone(pod, namespace)? {
+        return Ok(InjectionOutcome::Left(why));
     }
-    let options = Options::of(pod, settings)?;
+    let options = Options::from_pod(pod, settings)?;
     let mut pod = pod.clone();
     let probes = probes::rewrite(&mut pod, &options)?;
     let scraped = metrics::scraped(&pod, settings.metrics && options.metrics);
@@ -160,7 +164,7 @@ pub fn inject(pod: &Value, namespace: Wish, settings: &Settings) -> Result<Outco
         add(spec, "initContainers", vec![init], Place::End)?;
     }
     annotate(&mut pod, settings, &options, &scraped);
-    Ok(Outcome::Injected(pod))
+    Ok(InjectionOutcome::Injected(pod))
 }
 
 #[derive(Clone, Copy)]
@@ -175,7 +179,7 @@ fn add(
     list: &str,
     items: Vec<Value>,
     place: Place,
-) -> Result<(), Refusal> {
+) -> Result<(), InjectionRefusal> {
     if items.is_empty() {
         return Ok(());
     }
@@ -184,13 +188,13 @@ fn add(
         *known = json!([]);
     }
     let Some(known) = known.as_array_mut() else {
-        return Err(Refusal(format!("spec.{list} is no list")));
+        return Err(InjectionRefusal(format!("spec.{list} is no list")));
     };
     for item in &items {
         let name = item.get("name");
         if known.iter().any(|k| k.get("name") == name) {
             let name = name.and_then(Value::as_str).unwrap_or_default();
-            return Err(Refusal(format!(
+            return Err(InjectionRefusal(format!(
                 "spec.{list} has an item named {name} already, which is the sidecar's: rename it"
             )));
         }

@@ -18,7 +18,7 @@ pub fn differences(pod: &Value, settings: &Settings) -> Vec<String> {
     let mut containers = lists.filter_map(|list| pod.get("spec")?.get(list)?.as_array());
     let is_sidecar = |c: &&Value| c.get("name").and_then(Value::as_str) == Some(SIDECAR);
     let sidecar = containers.find_map(|list| list.iter().find(is_sidecar));
-    let (Some(sidecar), Ok(options)) = (sidecar, Options::of(pod, settings)) else {
+    let (Some(sidecar), Ok(options)) = (sidecar, Options::from_pod(pod, settings)) else {
         return Vec::new();
     };
     let limit = |name: &str| -> String {

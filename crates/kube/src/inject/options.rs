@@ -1,6 +1,6 @@
 //! Options of a pod's own sidecar, from the pod's annotations.
 
-use super::{Refusal, Settings};
+use super::{InjectionRefusal, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tulle_model::manifest::{parse_cpu, parse_memory};
@@ -78,7 +78,7 @@ pub fn is_known_annotation(key: &str) -> bool {
 }
 
 impl Options {
-    pub(crate) fn of(pod: &Value, settings: &Settings) -> Result<Self, Refusal> {
+    pub(crate) fn from_pod(pod: &Value, settings: &Settings) -> Result<Self, InjectionRefusal> {
         let mut options = Self {
             native_sidecar: settings.native_sidecar,
             hold_application: settings.hold_application,
@@ -99,7 +99,7 @@ impl Options {
                 let value = value.as_str().unwrap_or_default();
                 let set = options.set(name, value.trim());
                 set.map_err(|why| {
-                    Refusal(format!("metadata.annotations[{key:?}] is {value:?}: {why}"))
+                    InjectionRefusal(format!("metadata.annotations[{key:?}] is {value:?}: {why}"))
                 })?;
             }
         }

@@ -5,7 +5,7 @@
 //! asks the sidecar under a path of its own (`/probe/CONTAINER/KIND`), so containers cannot collide,
 //! and the sidecar asks the application. Checks by `exec` are within the pod already.
 
-use super::{Options, Refusal};
+use super::{InjectionRefusal, Options};
 use crate::names::HEALTH_PORT;
 use serde_json::{Map, Value, json};
 use tulle_model::bootstrap::{Probe, ProbeCheck, ProbeHeader};
@@ -19,7 +19,7 @@ const KINDS: [(&str, &str); 3] = [
 const DEFAULT_TIMEOUT_S: u64 = 1;
 
 /// Rewrites the checks of all containers; returns the checks that the sidecar has to make.
-pub(super) fn rewrite(pod: &mut Value, options: &Options) -> Result<Vec<Probe>, Refusal> {
+pub(super) fn rewrite(pod: &mut Value, options: &Options) -> Result<Vec<Probe>, InjectionRefusal> {
     let mut probes = Vec::new();
     // Native sidecars of the application's own have checks, too.
     for list in ["initContainers", "containers"] {
@@ -37,7 +37,7 @@ fn container(
     container: &mut Value,
     options: &Options,
     probes: &mut Vec<Probe>,
-) -> Result<(), Refusal> {
+) -> Result<(), InjectionRefusal> {
     let Some(name) = container
         .get("name")
         .and_then(Value::as_str)
@@ -52,7 +52,7 @@ fn container(
         };
         let place = || format!("container {name}: {field}");
         let Some(check) =
-            check(probe, &ports).map_err(|why| Refusal(format!("{}: {why}", place())))?
+            check(probe, &ports).map_err(|why| InjectionRefusal(format!("{}: {why}", place())))?
         else {
             continue;
         };

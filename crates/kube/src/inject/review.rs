@@ -1,6 +1,6 @@
 //! Admission reviews of pods: the API server asks, and gets a patch (RFC 6902).
 
-use super::{Outcome, Refusal, Settings, Wish, inject};
+use super::{InjectionOutcome, InjectionRefusal, InjectionSetting, Settings, inject};
 use crate::review::{self, Request, Review};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,14 +9,14 @@ use serde_json::Value;
 /// Answers a review of a pod that is created. `namespace` says what a namespace wants.
 ///
 /// What cannot be injected is refused with the reason, so that `kubectl` shows it.
-pub fn answer(
+pub fn response(
     review: &Review<'_>,
-    namespace: impl FnOnce(&str) -> Wish,
+    namespace: impl FnOnce(&str) -> InjectionSetting,
     settings: &Settings,
 ) -> Value {
     let request = review.request();
     let uid = &request.uid;
-    review::answer(match patch(request, namespace, settings) {
+    review::response(match patch(request, namespace, settings) {
         Ok(None) => review::allowed(uid),
         Ok(Some(patch)) => {
             let mut response = review::allowed(uid);
@@ -30,9 +30,9 @@ pub fn answer(
 
 fn patch(
     request: &Request<'_>,
-    namespace: impl FnOnce(&str) -> Wish,
+    namespace: impl FnOnce(&str) -> InjectionSetting,
     settings: &Settings,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Option<String>, InjectionRefusal> {
     let pod = match &*request.kind.kind {
         "Pod" => request.object(),
         _ => None,
@@ -42,10 +42,10 @@ fn patch(
     };
     let name = request.namespace.as_deref();
     match inject(&pod, namespace(name.unwrap_or_default()), settings)? {
-        Outcome::Left(_) => Ok(None),
-        Outcome::Injected(injected) => {
+        InjectionOutcome::Left(_) => Ok(None),
+        InjectionOutcome::Injected(injected) => {
             let patch = serde_json::to_string(&json_patch::diff(&pod, &injected));
-            patch.map(Some).map_err(|e| Refusal(e.to_string()))
+            patch.map(Some).map_err(|e| InjectionRefusal(e.to_string()))
         }
     }
 }

@@ -40,9 +40,9 @@ fn pod() -> Value {
 }
 
 fn injected(pod: &Value, settings: &Settings) -> Value {
-    match inject(pod, Wish::Enabled, settings).unwrap() {
-        Outcome::Injected(pod) => pod,
-        Outcome::Left(why) => panic!("{why}"),
+    match inject(pod, InjectionSetting::Enabled, settings).unwrap() {
+        InjectionOutcome::Injected(pod) => pod,
+        InjectionOutcome::Left(why) => panic!("{why}"),
     }
 }
 
@@ -225,7 +225,7 @@ fn checks_that_do_not_pass_the_sidecar_stay() {
 fn a_check_of_an_unknown_port_is_refused_by_name() {
     let mut pod = pod();
     pod["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"] = "https".into();
-    let refused = inject(&pod, Wish::Enabled, &settings()).unwrap_err();
+    let refused = inject(&pod, InjectionSetting::Enabled, &settings()).unwrap_err();
     let text = refused.to_string();
     assert!(
         text.starts_with("container web: livenessProbe: port \"https\""),
@@ -286,7 +286,7 @@ fn annotations_that_are_not_understood_are_refused() {
     ] {
         let mut pod = pod();
         pod["metadata"]["annotations"] = json!({format!("tulle.dev/{key}"): value});
-        let refused = inject(&pod, Wish::Enabled, &settings()).unwrap_err();
+        let refused = inject(&pod, InjectionSetting::Enabled, &settings()).unwrap_err();
         let text = refused.to_string();
         assert!(text.contains(key) && text.contains(part), "{text}");
     }
@@ -302,20 +302,24 @@ fn who_gets_a_sidecar() {
     let mut host = pod();
     host["spec"]["hostNetwork"] = true.into();
     for (pod, namespace, injected) in [
-        (pod(), Wish::None, false),
-        (pod(), Wish::Enabled, true),
-        (pod(), Wish::Disabled, false),
-        (with("labels", "enabled"), Wish::None, true),
-        (with("labels", "enabled"), Wish::Disabled, true),
-        (with("annotations", "disabled"), Wish::Enabled, false),
-        (with("labels", "disabled"), Wish::Enabled, false),
-        (host, Wish::Enabled, false),
+        (pod(), InjectionSetting::None, false),
+        (pod(), InjectionSetting::Enabled, true),
+        (pod(), InjectionSetting::Disabled, false),
+        (with("labels", "enabled"), InjectionSetting::None, true),
+        (with("labels", "enabled"), InjectionSetting::Disabled, true),
+        (
+            with("annotations", "disabled"),
+            InjectionSetting::Enabled,
+            false,
+        ),
+        (with("labels", "disabled"), InjectionSetting::Enabled, false),
+        (host, InjectionSetting::Enabled, false),
     ] {
         let outcome = inject(&pod, namespace, &settings()).unwrap();
-        let is = matches!(outcome, Outcome::Injected(_));
+        let is = matches!(outcome, InjectionOutcome::Injected(_));
         assert_eq!(is, injected, "{namespace:?} {pod}");
     }
-    assert!(inject(&with("labels", "on"), Wish::None, &settings()).is_err());
+    assert!(inject(&with("labels", "on"), InjectionSetting::None, &settings()).is_err());
 }
 
 fn mesh(spec: Value) -> MeshSpec {
@@ -462,7 +466,7 @@ fn the_sidecar_serves_what_the_application_wants_scraped() {
     }
     let mut odd = pod();
     odd["metadata"]["annotations"] = json!({"tulle.dev/metrics": "off"});
-    assert!(inject(&odd, Wish::Enabled, &settings()).is_err());
+    assert!(inject(&odd, InjectionSetting::Enabled, &settings()).is_err());
 }
 
 #[test]
@@ -470,7 +474,7 @@ fn opaque_ports_are_ports() {
     let with = |ports: &str| {
         let mut pod = pod();
         pod["metadata"]["annotations"] = json!({"tulle.dev/opaque-ports": ports});
-        inject(&pod, Wish::Enabled, &settings())
+        inject(&pod, InjectionSetting::Enabled, &settings())
     };
     assert!(with("8080, 9090").is_ok());
     let refused = with("8080,nonsense").unwrap_err().to_string();
@@ -481,15 +485,15 @@ fn opaque_ports_are_ports() {
 #[test]
 fn a_pod_is_injected_once() {
     let once = injected(&pod(), &settings());
-    let again = inject(&once, Wish::Enabled, &settings()).unwrap();
-    assert_eq!(again, Outcome::Left("it has a sidecar already"));
+    let again = inject(&once, InjectionSetting::Enabled, &settings()).unwrap();
+    assert_eq!(again, InjectionOutcome::Left("it has a sidecar already"));
 }
 
 #[test]
 fn names_of_ours_are_taken() {
     let mut pod = pod();
     pod["spec"]["volumes"] = json!([{"name": "tulle-state", "emptyDir": {}}]);
-    let refused = inject(&pod, Wish::Enabled, &settings()).unwrap_err();
+    let refused = inject(&pod, InjectionSetting::Enabled, &settings()).unwrap_err();
     assert!(
         refused.to_string().contains("tulle-state already"),
         "{refused}"
@@ -536,12 +540,16 @@ mod reviews {
             },
         })
         .to_string();
-        review::answer(&Review::read(text.as_bytes()).unwrap(), wish, &settings())
+        review::response(
+            &Review::read(text.as_bytes()).unwrap(),
+            setting,
+            &settings(),
+        )
     }
 
-    fn wish(namespace: &str) -> Wish {
+    fn setting(namespace: &str) -> InjectionSetting {
         assert_eq!(namespace, "shop");
-        Wish::Enabled
+        InjectionSetting::Enabled
     }
 
     #[test]

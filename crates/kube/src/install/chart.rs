@@ -4,7 +4,7 @@
 pub(super) mod hook;
 
 use super::choice;
-use super::template::{Condition, Place, SPREAD};
+use super::template::{Condition, OpenValue, SPREAD};
 use super::values::Values;
 use crate::crd;
 use serde_json::{Map, Value, json};
@@ -140,8 +140,8 @@ fn mesh() -> Files {
 
 /// Kind and name of the object, whatever it depends on.
 fn what(template: &Value) -> (String, String) {
-    match Place::of(template) {
-        Some(Place::If(_, then, _) | Place::EachNamespace(_, then)) => what(&then),
+    match OpenValue::from_template(template) {
+        Some(OpenValue::If(_, then, _) | OpenValue::EachNamespace(_, then)) => what(&then),
         _ => {
             let text = |pointer| template.pointer(pointer).and_then(Value::as_str).unwrap();
             (text("/kind").into(), text("/metadata/name").into())
@@ -246,13 +246,13 @@ struct Chart {
 impl Chart {
     /// The file of one object.
     fn file(&mut self, template: &Value) -> String {
-        match Place::of(template) {
-            Some(Place::If(condition, then, None)) => {
+        match OpenValue::from_template(template) {
+            Some(OpenValue::If(condition, then, None)) => {
                 self.line("", &format!("{{{{- if {} }}}}", expression(&condition)));
                 self.mapping(then.as_object().unwrap(), 0);
                 self.line("", "{{- end }}");
             }
-            Some(Place::EachNamespace(path, each)) => {
+            Some(OpenValue::EachNamespace(path, each)) => {
                 let all = format!("prepend .Values.{path} .Release.Namespace | uniq");
                 self.line("", &format!("{{{{- range $namespace := {all} }}}}"));
                 let begun = self.text.len();
@@ -290,8 +290,8 @@ impl Chart {
     fn mapping(&mut self, fields: &Map<String, Value>, indent: usize) {
         let margin = " ".repeat(indent);
         for (key, value) in fields {
-            match Place::of(value) {
-                Some(Place::Value(path)) if key == SPREAD => {
+            match OpenValue::from_template(value) {
+                Some(OpenValue::Value(path)) if key == SPREAD => {
                     let own = fields.keys().filter(|key| *key != SPREAD);
                     let own: Vec<String> = own.map(|key| quoted(key)).collect();
                     let own = own.join(" ");
@@ -309,7 +309,7 @@ impl Chart {
 
     /// A value behind its key or dash.
     fn entry(&mut self, before: &str, value: &Value, indent: usize) {
-        if let Some(place) = Place::of(value) {
+        if let Some(place) = OpenValue::from_template(value) {
             return self.place(before, place, indent);
         }
         match value {
@@ -331,7 +331,7 @@ impl Chart {
 
     /// A mapping begins behind its dash.
     fn item(&mut self, before: &str, item: &Value, indent: usize) {
-        if let Some(Place::If(condition, then, otherwise)) = Place::of(item) {
+        if let Some(OpenValue::If(condition, then, otherwise)) = OpenValue::from_template(item) {
             self.line("", &format!("{{{{- if {} }}}}", expression(&condition)));
             self.item(before, &then, indent);
             if let Some(otherwise) = otherwise {
@@ -343,7 +343,7 @@ impl Chart {
         let at = self.text.len();
         self.entry(before, item, indent);
         let is_mapping = item.as_object().is_some_and(|fields| !fields.is_empty());
-        if is_mapping && Place::of(item).is_none() {
+        if is_mapping && OpenValue::from_template(item).is_none() {
             let first = self.text.split_off(at);
             let rest = first.split_once('\n').unwrap().1;
             let rest = rest.strip_prefix(&" ".repeat(indent + 2));
@@ -352,9 +352,9 @@ impl Chart {
         }
     }
 
-    fn place(&mut self, before: &str, place: Place, indent: usize) {
+    fn place(&mut self, before: &str, place: OpenValue, indent: usize) {
         match place {
-            Place::If(condition, then, otherwise) => {
+            OpenValue::If(condition, then, otherwise) => {
                 self.line("", &format!("{{{{- if {} }}}}", expression(&condition)));
                 self.entry(before, &then, indent);
                 if let Some(otherwise) = otherwise {
@@ -363,8 +363,10 @@ impl Chart {
                 }
                 self.line("", "{{- end }}");
             }
-            Place::Value(path) => self.line(before, &format!(" {{{{ toJson .Values.{path} }}}}")),
-            Place::Json(name, template) => {
+            OpenValue::Value(path) => {
+                self.line(before, &format!(" {{{{ toJson .Values.{path} }}}}"))
+            }
+            OpenValue::Json(name, template) => {
                 let text = format!(
                     "include {} . | fromYaml | toRawJson",
                     quoted(&helper(&name))
@@ -372,7 +374,7 @@ impl Chart {
                 self.line(before, &format!(" {{{{ {text} | toJson }}}}"));
                 self.named.insert(name, template);
             }
-            Place::Digest(name, template) => {
+            OpenValue::Digest(name, template) => {
                 let text = format!(
                     "include {} . | fromYaml | toRawJson",
                     quoted(&helper(&name))
@@ -390,13 +392,13 @@ impl Chart {
 
 /// Part of a text. The schema lets in neither quotes nor backslashes here.
 fn inline(part: &Value) -> String {
-    match (Place::of(part), part) {
-        (Some(Place::Namespace), _) => "{{ .Release.Namespace }}".into(),
-        (Some(Place::Item), _) => "{{ $namespace }}".into(),
-        (Some(Place::Version), _) => "{{ .Chart.AppVersion }}".into(),
-        (Some(Place::Value(path)), _) => format!("{{{{ .Values.{path} }}}}"),
-        (Some(Place::Text(parts)), _) => parts.iter().map(inline).collect(),
-        (Some(Place::If(condition, then, Some(otherwise))), _) => format!(
+    match (OpenValue::from_template(part), part) {
+        (Some(OpenValue::Namespace), _) => "{{ .Release.Namespace }}".into(),
+        (Some(OpenValue::Item), _) => "{{ $namespace }}".into(),
+        (Some(OpenValue::Version), _) => "{{ .Chart.AppVersion }}".into(),
+        (Some(OpenValue::Value(path)), _) => format!("{{{{ .Values.{path} }}}}"),
+        (Some(OpenValue::Text(parts)), _) => parts.iter().map(inline).collect(),
+        (Some(OpenValue::If(condition, then, Some(otherwise))), _) => format!(
             "{{{{ if {} }}}}{}{{{{ else }}}}{}{{{{ end }}}}",
             expression(&condition),
             inline(&then),

@@ -23,7 +23,7 @@ impl Choice {
     ///
     /// # Errors
     /// The values contradict each other; the text says where.
-    pub fn of(layers: &[Value]) -> Result<Self, String> {
+    pub fn from_layers(layers: &[Value]) -> Result<Self, String> {
         let mut given = json!({});
         for layer in layers {
             merge(&mut given, layer);
@@ -180,7 +180,7 @@ mod tests {
             json!({ "controller": { "replicas": 2, "resources": { "limits": { "cpu": "1" } } } }),
             json!({ "controller": { "replicas": 3 } }),
         ];
-        let choice = Choice::of(&layers).unwrap();
+        let choice = Choice::from_layers(&layers).unwrap();
         assert_eq!(choice.values["controller"]["replicas"], 3);
         let resources = json!({ "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "512Mi", "cpu": "1" } });
         assert_eq!(choice.values["controller"]["resources"], resources);
@@ -241,7 +241,7 @@ mod tests {
             ),
         ] {
             assert_eq!(check(&layer), Ok(()), "{layer}");
-            let why = Choice::of(std::slice::from_ref(&layer)).unwrap_err();
+            let why = Choice::from_layers(std::slice::from_ref(&layer)).unwrap_err();
             assert!(why.contains(telling), "{layer}: {why}");
         }
     }

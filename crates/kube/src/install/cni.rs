@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn installed(values: Value) -> Vec<Value> {
-        objects("home", &Choice::of(&[values]).unwrap())
+        objects("home", &Choice::from_layers(&[values]).unwrap())
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::monitors::METRICS;
 use super::smi_metrics;
-use super::template::{Place, SPREAD, either, namespace, not, or, set, text, value, when};
+use super::template::{OpenValue, SPREAD, either, namespace, not, or, set, text, value, when};
 use super::{ISSUER_DIRECTORY, ISSUER_VOLUME, RUN_DIRECTORY, SETTINGS_FILE, namespaced, selector};
 use crate::names::{
     CONTROLLER, CONTROLLER_METRICS_PORT, CONTROLLER_PORT, HEALTH_PORT, METRICS_API_PORT,
@@ -20,7 +20,7 @@ pub(super) fn templates() -> [Value; 3] {
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": namespaced(SETTINGS),
-        "data": { "settings.json": Place::Json("settings".into(), settings()).open() },
+        "data": { "settings.json": OpenValue::Json("settings".into(), settings()).open() },
     });
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -44,7 +44,7 @@ pub(super) fn templates() -> [Value; 3] {
 pub(super) fn image(which: &str, name: &str) -> Value {
     let own = |field: &str| format!("images.{which}.{field}");
     let registry = text(&[value("images.registry"), "/".into(), name.into()]);
-    let tag = or(&own("tag"), or("images.tag", Place::Version.open()));
+    let tag = or(&own("tag"), or("images.tag", OpenValue::Version.open()));
     text(&[
         or(&own("repository"), registry),
         either(
@@ -55,7 +55,7 @@ pub(super) fn image(which: &str, name: &str) -> Value {
     ])
 }
 
-/// Builds the controller's settings, [`crate::controller::Options`].
+/// Builds the controller's settings, [`crate::controller::ControllerOptions`].
 fn settings() -> Value {
     let port = format!(".svc:{CONTROLLER_PORT}");
     let of_sidecars = |field: &str| value(&format!("sidecar.{field}"));
@@ -141,7 +141,7 @@ fn deployment() -> Value {
     });
     let mut annotations = json!({
         // The controller reads its settings once.
-        "checksum/settings": Place::Digest("settings".into(), settings()).open(),
+        "checksum/settings": OpenValue::Digest("settings".into(), settings()).open(),
         SPREAD: value("controller.podAnnotations"),
     });
     for (key, value) in scrape::annotations(CONTROLLER_METRICS_PORT) {
@@ -206,12 +206,12 @@ fn deployment() -> Value {
 mod tests {
     use super::super::choice::Choice;
     use super::super::objects;
-    use crate::controller::Options;
+    use crate::controller::ControllerOptions;
     use crate::inject::Settings;
     use serde_json::{Value, json};
 
-    fn read(values: Value) -> (Options, Value) {
-        let objects = objects("home", &Choice::of(&[values]).unwrap());
+    fn read(values: Value) -> (ControllerOptions, Value) {
+        let objects = objects("home", &Choice::from_layers(&[values]).unwrap());
         let found = |kind: &str, name: &str| {
             let mut all = objects.iter();
             let found = all.find(|o| o["kind"] == kind && o["metadata"]["name"] == name);

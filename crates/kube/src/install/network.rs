@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     fn rules(values: Value) -> Option<Vec<(Vec<u64>, Value)>> {
-        let objects = objects("home", &Choice::of(&[values]).unwrap());
+        let objects = objects("home", &Choice::from_layers(&[values]).unwrap());
         let policy = objects.iter().find(|o| o["kind"] == "NetworkPolicy")?;
         let deployment = objects.iter().find(|o| o["kind"] == "Deployment").unwrap();
         assert_eq!(

@@ -1,6 +1,6 @@
 //! The rights of the controller.
 
-use super::template::{Place, set, when};
+use super::template::{OpenValue, set, when};
 use super::{metadata, namespaced, subjects};
 use crate::gateway::ROLE as GATEWAYS;
 use crate::names::{CONTROLLER, LEASE, VALIDATOR, WEBHOOK};
@@ -80,7 +80,7 @@ pub(super) fn for_gateways() -> [Value; 3] {
     let role =
         json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": GATEWAYS });
     let mut here = metadata(GATEWAYS);
-    here["namespace"] = Place::Item.open();
+    here["namespace"] = OpenValue::Item.open();
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": here,
@@ -92,7 +92,7 @@ pub(super) fn for_gateways() -> [Value; 3] {
             "metadata": metadata(GATEWAYS),
             "rules": crate::gateway::rights(),
         }),
-        Place::EachNamespace("gateways.namespaces".into(), binding).open(),
+        OpenValue::EachNamespace("gateways.namespaces".into(), binding).open(),
         when(
             set("gateways.allNamespaces"),
             json!({
@@ -154,7 +154,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn installed(values: Value) -> Vec<Value> {
-        objects("home", &Choice::of(&[values]).unwrap())
+        objects("home", &Choice::from_layers(&[values]).unwrap())
     }
 
     /// `verb resource.group` of all that a role lets the controller do.
@@ -239,7 +239,7 @@ mod tests {
             "issuer": { "certManager": { "name": "mesh" } },
             "monitoring": { "smiMetrics": true },
         });
-        let choice = Choice::of(&[values]).unwrap();
+        let choice = Choice::from_layers(&[values]).unwrap();
         let filler = Filler {
             namespace: "home",
             values: &choice.values,

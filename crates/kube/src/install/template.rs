@@ -16,7 +16,7 @@ pub(super) const SPREAD: &str = "...";
 
 /// The content of an open place.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Place {
+pub(super) enum OpenValue {
     /// The value at this path: `controller.replicas`.
     Value(String),
     /// The namespace it is installed in.
@@ -33,7 +33,7 @@ pub(super) enum Place {
     Digest(String, Value),
     /// An object for each namespace: the one it is installed in, and those that the values list there.
     EachNamespace(String, Value),
-    /// The namespace of the present object within [`Place::EachNamespace`].
+    /// The namespace of the present object within [`OpenValue::EachNamespace`].
     Item,
 }
 
@@ -61,23 +61,23 @@ pub(super) fn not(condition: Condition) -> Condition {
 }
 
 pub(super) fn value(path: &str) -> Value {
-    Place::Value(path.into()).open()
+    OpenValue::Value(path.into()).open()
 }
 
 pub(crate) fn namespace() -> Value {
-    Place::Namespace.open()
+    OpenValue::Namespace.open()
 }
 
 pub(super) fn text(parts: &[Value]) -> Value {
-    Place::Text(parts.to_vec()).open()
+    OpenValue::Text(parts.to_vec()).open()
 }
 
 pub(super) fn when(condition: Condition, then: Value) -> Value {
-    Place::If(condition, then, None).open()
+    OpenValue::If(condition, then, None).open()
 }
 
 pub(super) fn either(condition: Condition, then: Value, otherwise: Value) -> Value {
-    Place::If(condition, then, Some(otherwise)).open()
+    OpenValue::If(condition, then, Some(otherwise)).open()
 }
 
 /// A value, or `otherwise` where it is not set.
@@ -85,13 +85,13 @@ pub(super) fn or(path: &str, otherwise: Value) -> Value {
     either(set(path), value(path), otherwise)
 }
 
-impl Place {
+impl OpenValue {
     pub(super) fn open(self) -> Value {
         json!({ OPEN: self })
     }
 
     /// The open place that a part of a template is, if it is one.
-    pub(super) fn of(template: &Value) -> Option<Self> {
+    pub(super) fn from_template(template: &Value) -> Option<Self> {
         let open = template.as_object()?.get(OPEN)?;
         Self::deserialize(open).ok()
     }
@@ -109,7 +109,7 @@ pub(super) struct Filler<'a> {
 impl Filler<'_> {
     /// The objects that a template gives.
     pub(super) fn objects(&self, template: &Value) -> Vec<Value> {
-        let Some(Place::EachNamespace(path, each)) = Place::of(template) else {
+        let Some(OpenValue::EachNamespace(path, each)) = OpenValue::from_template(template) else {
             return self.fill(template).into_iter().collect();
         };
         let listed = self.value(&path).as_array().into_iter().flatten();
@@ -129,7 +129,7 @@ impl Filler<'_> {
 
     /// The template with all its places filled in; none: it is left out as a whole.
     pub(super) fn fill(&self, template: &Value) -> Option<Value> {
-        if let Some(place) = Place::of(template) {
+        if let Some(place) = OpenValue::from_template(template) {
             return self.place(place);
         }
         Some(match template {
@@ -160,29 +160,29 @@ impl Filler<'_> {
         filled
     }
 
-    fn place(&self, place: Place) -> Option<Value> {
+    fn place(&self, place: OpenValue) -> Option<Value> {
         Some(match place {
-            Place::Value(path) => self.value(&path).clone(),
-            Place::Namespace => self.namespace.into(),
-            Place::Item => self.item.into(),
+            OpenValue::Value(path) => self.value(&path).clone(),
+            OpenValue::Namespace => self.namespace.into(),
+            OpenValue::Item => self.item.into(),
             // A whole object, see `objects`.
-            Place::EachNamespace(..) => return None,
-            Place::Version => env!("CARGO_PKG_VERSION").into(),
-            Place::Text(parts) => {
+            OpenValue::EachNamespace(..) => return None,
+            OpenValue::Version => env!("CARGO_PKG_VERSION").into(),
+            OpenValue::Text(parts) => {
                 let parts = parts.iter().filter_map(|part| self.fill(part));
                 parts
                     .map(|part| part.as_str().unwrap_or_default().to_owned())
                     .collect::<String>()
                     .into()
             }
-            Place::If(condition, then, otherwise) => {
+            OpenValue::If(condition, then, otherwise) => {
                 return match self.holds(&condition) {
                     true => self.fill(&then),
                     false => self.fill(&otherwise?),
                 };
             }
-            Place::Json(_, template) => self.json(&template).into(),
-            Place::Digest(_, template) => {
+            OpenValue::Json(_, template) => self.json(&template).into(),
+            OpenValue::Digest(_, template) => {
                 let digest = aws_lc_rs::digest::digest(
                     &aws_lc_rs::digest::SHA256,
                     self.json(&template).as_bytes(),
@@ -240,7 +240,7 @@ mod tests {
             "tags": { "a": "of the template", SPREAD: value("tags") },
             "items": [when(set("name"), json!(1)), when(not(set("name")), json!(2))],
             "several": when(Condition::Any(vec![set("list"), Condition::Several("count".into())]), json!(true)),
-            "text": Place::Json("x".into(), json!({ "b": value("count"), "a": [] })).open(),
+            "text": OpenValue::Json("x".into(), json!({ "b": value("count"), "a": [] })).open(),
         });
         let filled = json!({
             "count": 2,
@@ -251,7 +251,7 @@ mod tests {
             "text": r#"{"a":[],"b":2}"#,
         });
         assert_eq!(filler.fill(&template), Some(filled));
-        let digest = Place::Digest("x".into(), json!({})).open();
+        let digest = OpenValue::Digest("x".into(), json!({})).open();
         let known = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
         assert_eq!(filler.fill(&digest), Some(known.into()));
     }
@@ -263,8 +263,8 @@ mod tests {
             values: &values,
             item: "",
         };
-        let each = json!({ "in": Place::Item.open(), "of": namespace() });
-        let template = Place::EachNamespace("more".into(), each).open();
+        let each = json!({ "in": OpenValue::Item.open(), "of": namespace() });
+        let template = OpenValue::EachNamespace("more".into(), each).open();
         let expected = ["mesh", "a", "b"].map(|item| json!({ "in": item, "of": "mesh" }));
         assert_eq!(filler.objects(&template), expected);
         assert_eq!(filler.objects(&json!({ "a": 1 })), [json!({ "a": 1 })]);

@@ -488,8 +488,8 @@ impl Default for Vault {
     fn default() -> Self {
         Self {
             address: String::new(),
-            sign: VaultRole::of("pki"),
-            auth: VaultRole::of("kubernetes"),
+            sign: VaultRole::new("pki"),
+            auth: VaultRole::new("kubernetes"),
         }
     }
 }
@@ -507,7 +507,7 @@ pub struct VaultRole {
 }
 
 impl VaultRole {
-    fn of(mount: &str) -> Self {
+    fn new(mount: &str) -> Self {
         Self {
             mount: mount.into(),
             role: "tulle".into(),

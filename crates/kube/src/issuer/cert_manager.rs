@@ -16,8 +16,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::sleep;
-use tulle_control::ca::issuer::{Asked, IssueError, Issuer, Signed, parted, throwaway_request};
-use tulle_control::cluster::Answer;
+use tulle_control::ca::issuer::{
+    CertificateRequest, IssueError, Issuer, Signed, parted, throwaway_request,
+};
+use tulle_control::cluster::ResponseFuture;
 use tulle_model::identity::SpiffeId;
 
 /// First and longest wait between looks at a request.
@@ -61,7 +63,7 @@ impl CertManager {
         }
     }
 
-    async fn request(&self, asked: &Asked) -> Result<Signed, IssueError> {
+    async fn request(&self, asked: &CertificateRequest) -> Result<Signed, IssueError> {
         let made = self.make(asked).await?;
         let name = made.name_any();
         // The request is removed even when nobody waits any longer: a waiter that gives up drops this
@@ -82,7 +84,7 @@ impl CertManager {
         }
     }
 
-    async fn make(&self, asked: &Asked) -> Result<DynamicObject, IssueError> {
+    async fn make(&self, asked: &CertificateRequest) -> Result<DynamicObject, IssueError> {
         let pem = pem(REQUEST, &asked.csr_der);
         let settings = &self.settings;
         let mut object = DynamicObject::new("", &self.kind).data(json!({
@@ -180,7 +182,7 @@ impl CertManager {
             return certificates(&pem).map_err(failed);
         }
         if self.seen().is_empty() {
-            let asked = Asked {
+            let asked = CertificateRequest {
                 csr_der: throwaway_request(&self.identity)?,
                 identity: self.identity.clone(),
                 lifetime: SHORTEST,
@@ -206,13 +208,13 @@ impl Issuer for CertManager {
 
     fn sign(
         &self,
-        asked: Asked,
+        asked: CertificateRequest,
     ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>> {
         let this = self.clone();
         Box::pin(async move { this.request(&asked).await })
     }
 
-    fn roots(&self) -> Answer<Vec<Vec<u8>>> {
+    fn roots(&self) -> ResponseFuture<Vec<Vec<u8>>> {
         Box::pin(self.clone().learn())
     }
 }

@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
-use tulle_control::ca::issuer::{Asked, IssueError, Issuer, Signed, parted};
-use tulle_control::cluster::Answer;
+use tulle_control::ca::issuer::{CertificateRequest, IssueError, Issuer, Signed, parted};
+use tulle_control::cluster::ResponseFuture;
 
 /// Asks Vault.
 #[derive(Clone)]
@@ -124,7 +124,7 @@ impl Vault {
         }
     }
 
-    async fn request(self, asked: Asked) -> Result<Signed, IssueError> {
+    async fn request(self, asked: CertificateRequest) -> Result<Signed, IssueError> {
         let token = self.token().await?;
         let body = json!({
             "csr": pem(REQUEST, &asked.csr_der),
@@ -185,12 +185,12 @@ impl Issuer for Vault {
 
     fn sign(
         &self,
-        asked: Asked,
+        asked: CertificateRequest,
     ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>> {
         Box::pin(self.clone().request(asked))
     }
 
-    fn roots(&self) -> Answer<Vec<Vec<u8>>> {
+    fn roots(&self) -> ResponseFuture<Vec<Vec<u8>>> {
         Box::pin(self.clone().learn())
     }
 }

@@ -2,12 +2,12 @@
 
 use super::path::Resource;
 use super::pods::Measured;
-use super::rounds::{Account, Direction, Way, Window};
+use super::scrape_window::{Account, Direction, Way, Window};
 use super::{GROUP, VERSION};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
-use tulle_model::samples::Counted;
+use tulle_model::samples::CountedTraffic;
 
 /// Annotation with the number of a resource's pods that did not answer, so that its numbers are too
 /// low.
@@ -46,7 +46,7 @@ impl Object {
     }
 
     /// Returns the counts of its pods, and the number of pods that did not answer.
-    fn ways<'a>(&'a self, window: &'a Window) -> (Vec<(&'a Way, &'a Counted)>, usize) {
+    fn ways<'a>(&'a self, window: &'a Window) -> (Vec<(&'a Way, &'a CountedTraffic)>, usize) {
         let pods: Vec<&Measured> = window.pods.iter().filter(|pod| self.has(pod)).collect();
         let heard = pods.iter().filter_map(|pod| window.counts(pod)).count();
         let counts = pods.iter().filter_map(|pod| window.counts(pod)).flatten();
@@ -66,7 +66,7 @@ fn reference(kind: &str, namespace: &str, name: &str) -> Value {
 /// Returns the metrics of all requests that a resource received.
 pub(super) fn received(object: &Object, window: &Window) -> Value {
     let (ways, unheard) = object.ways(window);
-    let mut sum = Counted::default();
+    let mut sum = CountedTraffic::default();
     let called = ways
         .iter()
         .filter(|(way, _)| way.direction == Direction::From);
@@ -83,12 +83,12 @@ pub(super) struct Peers {
 /// Returns the edges of a resource: its traffic with each peer.
 pub(super) fn edges(object: &Object, window: &Window, peers: &Peers) -> Vec<Value> {
     let (ways, unheard) = object.ways(window);
-    let mut sums: BTreeMap<(Direction, Peer), Counted> = BTreeMap::new();
+    let mut sums: BTreeMap<(Direction, Peer), CountedTraffic> = BTreeMap::new();
     for (way, counted) in ways {
         if counted.requests == 0.0 {
             continue;
         }
-        if let Some(peer) = Peer::of(way, object.resource.kind, peers) {
+        if let Some(peer) = Peer::from_way(way, object.resource.kind, peers) {
             sums.entry((way.direction, peer)).or_default().add(counted);
         }
     }
@@ -112,7 +112,7 @@ impl Peer {
     /// resource of the wanted kind, the peer is that resource; otherwise it is the account.
     ///
     /// `None`: the peer is outside the mesh, and its name belongs to no Service of the cluster.
-    fn of(way: &Way, kind: &str, peers: &Peers) -> Option<Self> {
+    fn from_way(way: &Way, kind: &str, peers: &Peers) -> Option<Self> {
         let Some(Account { namespace, name }) = &way.peer else {
             let (name, namespace) = way.service.rsplit_once('.')?;
             let known = (namespace.to_owned(), name.to_owned());
@@ -148,7 +148,7 @@ fn metrics(
     unheard: usize,
     direction: Direction,
     peer: Value,
-    counted: &Counted,
+    counted: &CountedTraffic,
     window: &Window,
 ) -> Value {
     let timestamp = timestamp(window.time);

@@ -1,12 +1,12 @@
 //! The discovery documents of the API, for `kubectl`, the API server and other clients.
 
-use super::path::{Asked, Document, RESOURCES, Resource};
+use super::path::{Document, RESOURCES, RequestedPath, Resource};
 use super::{GROUP, VERSION};
 use serde_json::{Map, Value, json};
 
 /// The answer, if the question was for a discovery document.
-pub(super) fn answer(asked: &Asked) -> Option<Value> {
-    let Asked::Discovery(document) = asked else {
+pub(super) fn answer(asked: &RequestedPath) -> Option<Value> {
+    let RequestedPath::Discovery(document) = asked else {
         return None;
     };
     Some(match document {
@@ -188,7 +188,7 @@ mod tests {
             .collect();
         assert_eq!(names.len(), RESOURCES.len() * 2);
         assert!(names.contains(&"deployments") && names.contains(&"pods/edges"));
-        let list = Asked::List(&RESOURCES[0], None);
+        let list = RequestedPath::List(&RESOURCES[0], None);
         assert_eq!(answer(&list), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Lets only the API server's front proxy ask, by its certificate. The API server publishes the authority
 //! and the names in a ConfigMap (`--requestheader-client-ca-file`, `--requestheader-allowed-names`).
 
-use crate::anew::anew;
 use crate::https;
+use crate::restarting_watch::restarting_watch;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::WatchStreamExt;
@@ -96,7 +96,7 @@ async fn follow(
 ) {
     let api = Api::<ConfigMap>::namespaced(client, NAMESPACE);
     let one = Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
-    let seen = anew("ConfigMap", move || watcher(api.clone(), one.clone()));
+    let seen = restarting_watch("ConfigMap", move || watcher(api.clone(), one.clone()));
     let mut seen = seen.applied_objects().boxed();
     while let Some(map) = seen.next().await {
         let made = map.map_err(|e| e.to_string());
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_api_server_says_who_it_is() {
-        let root = tulle_control::ca::Authority::of(Roots::generate().unwrap()).unwrap();
+        let root = tulle_control::ca::Authority::from_roots(Roots::generate().unwrap()).unwrap();
         let pem = root.bundle_pem();
         let (authorities, names) = read(&map(&pem, r#"["front-proxy-client"]"#)).unwrap();
         assert_eq!(authorities, [root.root().clone()]);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn of_its_authority_only_its_names_are_let_in() {
-        let root = tulle_control::ca::Authority::of(Roots::generate().unwrap()).unwrap();
+        let root = tulle_control::ca::Authority::from_roots(Roots::generate().unwrap()).unwrap();
         let subject = X509Certificate::from_der(root.root()).unwrap().1;
         let name = subject.subject().iter_common_name().next().unwrap();
         let own = BTreeSet::from([name.as_str().unwrap().to_owned()]);

@@ -14,17 +14,17 @@ mod discovery;
 mod front_proxy;
 mod path;
 mod pods;
-mod rounds;
+mod scrape_window;
 
-use crate::https::{self, Answer, HANDSHAKE, accept};
-use crate::smi::path::{Asked, Resource};
+use crate::https::{self, HANDSHAKE, HttpResponse, accept};
+use crate::smi::path::{RequestedPath, Resource};
 use front_proxy::FrontProxy;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DynamicObject, ListParams, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
-use rounds::Rounds;
+use scrape_window::ScrapeWindows;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub const API_SERVICE: &str = "v1alpha1.metrics.smi-spec.io";
 pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec<String>) {
     let front_proxy = FrontProxy::new(client.clone(), feed, names);
     let metrics = Arc::new(Metrics {
-        rounds: Rounds::new(client.clone()),
+        rounds: ScrapeWindows::new(client.clone()),
         client,
     });
     accept(listener, |stream, place| {
@@ -72,14 +72,14 @@ pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec
 
 struct Metrics {
     client: Client,
-    rounds: Rounds,
+    rounds: ScrapeWindows,
 }
 
 /// Why there is no answer, and the code for it.
 type Refusal = (StatusCode, String);
 
 impl Metrics {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>) -> HttpResponse {
         if request.method() != Method::GET {
             let why = "traffic metrics can only be read";
             return status(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why);
@@ -107,13 +107,16 @@ impl Metrics {
         }
     }
 
-    async fn metrics(&self, asked: &Asked, selector: Option<String>) -> Result<Value, Refusal> {
+    async fn metrics(
+        &self,
+        asked: &RequestedPath,
+        selector: Option<String>,
+    ) -> Result<Value, Refusal> {
         let (resource, namespace, name) = match asked {
-            Asked::List(resource, namespace) => (resource, namespace, None),
-            Asked::One(resource, namespace, name) | Asked::Edges(resource, namespace, name) => {
-                (resource, namespace, Some(name))
-            }
-            Asked::Discovery(_) => return Err(unavailable("it is asked for nothing")),
+            RequestedPath::List(resource, namespace) => (resource, namespace, None),
+            RequestedPath::One(resource, namespace, name)
+            | RequestedPath::Edges(resource, namespace, name) => (resource, namespace, Some(name)),
+            RequestedPath::Discovery(_) => return Err(unavailable("it is asked for nothing")),
         };
         let objects = self
             .objects(resource, namespace.as_deref(), name, selector.as_deref())
@@ -125,7 +128,7 @@ impl Metrics {
         };
         let window = self.rounds.window(scope).await;
         let window = window.map_err(|why| unavailable(&why))?;
-        let Asked::Edges(..) = asked else {
+        let RequestedPath::Edges(..) = asked else {
             let items = objects
                 .iter()
                 .map(|object| answer::received(object, &window));
@@ -206,7 +209,7 @@ fn refusal(error: kube::Error) -> Refusal {
 }
 
 /// An error as the API server's own are (meta/v1, Status).
-fn status(code: StatusCode, reason: &str, why: &str) -> Answer {
+fn status(code: StatusCode, reason: &str, why: &str) -> HttpResponse {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": why, "reason": reason, "code": code.as_u16(),

@@ -14,7 +14,7 @@ pub(super) struct Resource {
     pub(super) group: &'static str,
 }
 
-const fn of(plural: &'static str, kind: &'static str, group: &'static str) -> Resource {
+const fn resource(plural: &'static str, kind: &'static str, group: &'static str) -> Resource {
     Resource {
         plural,
         kind,
@@ -26,16 +26,16 @@ const fn of(plural: &'static str, kind: &'static str, group: &'static str) -> Re
 
 /// The resources of the specification, apart from trafficsplits.
 pub(super) static RESOURCES: [Resource; 10] = [
-    of("daemonsets", "DaemonSet", "apps"),
-    of("deployments", "Deployment", "apps"),
-    of("jobs", "Job", "batch"),
-    of("namespaces", "Namespace", ""),
-    of("nodes", "Node", ""),
-    of("pods", "Pod", ""),
-    of("replicasets", "ReplicaSet", "apps"),
-    of("replicationcontrollers", "ReplicationController", ""),
-    of("services", "Service", ""),
-    of("statefulsets", "StatefulSet", "apps"),
+    resource("daemonsets", "DaemonSet", "apps"),
+    resource("deployments", "Deployment", "apps"),
+    resource("jobs", "Job", "batch"),
+    resource("namespaces", "Namespace", ""),
+    resource("nodes", "Node", ""),
+    resource("pods", "Pod", ""),
+    resource("replicasets", "ReplicaSet", "apps"),
+    resource("replicationcontrollers", "ReplicationController", ""),
+    resource("services", "Service", ""),
+    resource("statefulsets", "StatefulSet", "apps"),
 ];
 
 impl Resource {
@@ -70,7 +70,7 @@ pub(super) enum Document {
 
 /// A resource, the namespace if there is one, and the name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestedPath {
     Discovery(Document),
     List(&'static Resource, Option<String>),
     One(&'static Resource, Option<String>, String),
@@ -78,17 +78,19 @@ pub(super) enum Asked {
 }
 
 /// Reads a path. Names of the API server need no escapes.
-pub(super) fn parse(path: &str) -> Option<Asked> {
+pub(super) fn parse(path: &str) -> Option<RequestedPath> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let rest = match parts.as_slice() {
-        ["openapi", "v2"] => return Some(Asked::Discovery(Document::OpenApi)),
-        ["apis"] => return Some(Asked::Discovery(Document::Groups)),
-        ["apis", group] if *group == GROUP => return Some(Asked::Discovery(Document::Group)),
+        ["openapi", "v2"] => return Some(RequestedPath::Discovery(Document::OpenApi)),
+        ["apis"] => return Some(RequestedPath::Discovery(Document::Groups)),
+        ["apis", group] if *group == GROUP => {
+            return Some(RequestedPath::Discovery(Document::Group));
+        }
         ["apis", group, version, rest @ ..] if *group == GROUP && *version == VERSION => rest,
         _ => return None,
     };
     let (namespace, rest) = match rest {
-        [] => return Some(Asked::Discovery(Document::Resources)),
+        [] => return Some(RequestedPath::Discovery(Document::Resources)),
         // These paths name the namespace itself.
         ["namespaces", _] | ["namespaces", _, "edges"] => (None, rest),
         ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
@@ -97,11 +99,15 @@ pub(super) fn parse(path: &str) -> Option<Asked> {
     let (plural, rest) = rest.split_first()?;
     let resource = Resource::named(plural)?;
     match (rest, &namespace) {
-        ([], None) => Some(Asked::List(resource, None)),
+        ([], None) => Some(RequestedPath::List(resource, None)),
         _ if resource.namespaced == namespace.is_none() => None,
-        ([], Some(_)) => Some(Asked::List(resource, namespace)),
-        ([name], _) => Some(Asked::One(resource, namespace, (*name).to_owned())),
-        ([name, "edges"], _) => Some(Asked::Edges(resource, namespace, (*name).to_owned())),
+        ([], Some(_)) => Some(RequestedPath::List(resource, namespace)),
+        ([name], _) => Some(RequestedPath::One(resource, namespace, (*name).to_owned())),
+        ([name, "edges"], _) => Some(RequestedPath::Edges(
+            resource,
+            namespace,
+            (*name).to_owned(),
+        )),
         _ => None,
     }
 }
@@ -135,7 +141,7 @@ mod tests {
 
     const API: &str = "/apis/metrics.smi-spec.io/v1alpha1";
 
-    fn read(rest: &str) -> Option<Asked> {
+    fn read(rest: &str) -> Option<RequestedPath> {
         parse(&format!("{API}{rest}"))
     }
 
@@ -144,32 +150,38 @@ mod tests {
         let resource = |plural| Resource::named(plural).unwrap();
         let (pods, namespaces) = (resource("pods"), resource("namespaces"));
         let shop = || Some("shop".to_owned());
-        assert_eq!(read("/"), Some(Asked::Discovery(Document::Resources)));
-        assert_eq!(read("/pods"), Some(Asked::List(pods, None)));
-        assert_eq!(read("/namespaces"), Some(Asked::List(namespaces, None)));
+        assert_eq!(
+            read("/"),
+            Some(RequestedPath::Discovery(Document::Resources))
+        );
+        assert_eq!(read("/pods"), Some(RequestedPath::List(pods, None)));
+        assert_eq!(
+            read("/namespaces"),
+            Some(RequestedPath::List(namespaces, None))
+        );
         assert_eq!(
             read("/namespaces/shop/pods/"),
-            Some(Asked::List(pods, shop()))
+            Some(RequestedPath::List(pods, shop()))
         );
         assert_eq!(
             read("/namespaces/shop"),
-            Some(Asked::One(namespaces, None, "shop".into()))
+            Some(RequestedPath::One(namespaces, None, "shop".into()))
         );
         assert_eq!(
             read("/namespaces/shop/edges"),
-            Some(Asked::Edges(namespaces, None, "shop".into()))
+            Some(RequestedPath::Edges(namespaces, None, "shop".into()))
         );
         assert_eq!(
             read("/namespaces/shop/pods/web-1"),
-            Some(Asked::One(pods, shop(), "web-1".into()))
+            Some(RequestedPath::One(pods, shop(), "web-1".into()))
         );
         assert_eq!(
             read("/namespaces/shop/pods/web-1/edges"),
-            Some(Asked::Edges(pods, shop(), "web-1".into()))
+            Some(RequestedPath::Edges(pods, shop(), "web-1".into()))
         );
         assert_eq!(
             read("/nodes/n1"),
-            Some(Asked::One(resource("nodes"), None, "n1".into()))
+            Some(RequestedPath::One(resource("nodes"), None, "n1".into()))
         );
         for nothing in [
             "/secrets",

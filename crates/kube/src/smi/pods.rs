@@ -1,6 +1,6 @@
 //! Pods, their owners, and the counts of their proxies.
 
-use super::rounds::{Account, Counts, Direction, Way};
+use super::scrape_window::{Account, Counts, Direction, Way};
 use crate::names::{METRICS_PORT, SIDECAR};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -11,7 +11,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::TcpStream;
-use tulle_model::samples::{Counted, Sample, parse_line};
+use tulle_model::samples::{CountedTraffic, MetricSample, parse_line};
 
 /// Longest text that is read of a proxy: its series are bounded, and so is this.
 const MAX_TEXT: usize = 64 * 1024 * 1024;
@@ -32,7 +32,7 @@ pub(super) struct Measured {
 
 impl Measured {
     /// `None`: it has no proxy that could be asked now.
-    pub(super) fn of(pod: &Pod) -> Option<Self> {
+    pub(super) fn from_pod(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         let containers = spec
             .init_containers
@@ -101,7 +101,7 @@ pub(super) async fn list(client: &Client, namespace: Option<&str>) -> kube::Resu
         None => Api::all(client.clone()),
     };
     let found = api.list(&ListParams::default()).await?;
-    Ok(found.items.iter().filter_map(Measured::of).collect())
+    Ok(found.items.iter().filter_map(Measured::from_pod).collect())
 }
 
 /// Asks a pod's proxy for its counts.
@@ -167,7 +167,7 @@ impl Reader {
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
-        let Some(sample) = parse_line(line).filter(Counted::counts) else {
+        let Some(sample) = parse_line(line).filter(CountedTraffic::counts) else {
             return Ok(());
         };
         let Some(way) = way(&sample) else {
@@ -181,7 +181,7 @@ impl Reader {
     }
 }
 
-fn way(sample: &Sample) -> Option<Way> {
+fn way(sample: &MetricSample) -> Option<Way> {
     let (direction, other) = match sample.label("reporter") {
         "destination" => (Direction::From, "source_principal"),
         "source" => (Direction::To, "destination_principal"),
@@ -189,7 +189,7 @@ fn way(sample: &Sample) -> Option<Way> {
     };
     Some(Way {
         direction,
-        peer: Account::of(sample.label(other)),
+        peer: Account::from_identity(sample.label(other)),
         service: sample.label("destination_service").to_owned(),
     })
 }
@@ -268,7 +268,7 @@ tulle_workers 1
             "status": { "phase": "Running", "podIP": "10.244.0.5" },
         });
         change(&mut pod);
-        Measured::of(&serde_json::from_value(pod).unwrap())
+        Measured::from_pod(&serde_json::from_value(pod).unwrap())
     }
 
     #[test]

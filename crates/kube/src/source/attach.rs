@@ -93,7 +93,7 @@ fn attach(
     (gateway_key, gateway): (&Key, &Gateway),
     state: &State,
 ) -> Parent {
-    let Some(kind) = RouteKind::of(kind.kind) else {
+    let Some(kind) = RouteKind::from_name(kind.kind) else {
         let text = format!("a gateway takes no {}", kind.kind);
         return Err(("NotAllowedByListeners", text));
     };

@@ -27,7 +27,7 @@ impl Ingresses {
         if kind == "IngressClass" {
             self.classes.insert(name, object.into());
         } else {
-            let key = Key::of(&name);
+            let key = Key::from_qualified(&name);
             let read = Ingress::read(object, self.seen.remove(&key));
             self.seen.insert(key, read);
         }
@@ -37,7 +37,7 @@ impl Ingresses {
     pub(super) fn remove(&mut self, kind: &str, name: &str) {
         match kind {
             "IngressClass" => drop(self.classes.remove(name)),
-            _ => drop(self.seen.remove(&Key::of(name))),
+            _ => drop(self.seen.remove(&Key::from_qualified(name))),
         }
         self.changed = true;
     }

@@ -2,9 +2,9 @@
 //! server has their CustomResourceDefinition. Kinds of Kubernetes itself are always there.
 
 use super::Known;
-use super::watch::{Said, Taker, pass_on};
-use crate::anew::anew;
+use super::watch::{Taker, WatchEvent, pass_on};
 use crate::ingress::GROUP as NETWORKING;
+use crate::restarting_watch::restarting_watch;
 use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
@@ -133,7 +133,7 @@ impl Kind {
     }
 
     /// The kind of an object.
-    pub fn of(group: &str, kind: &str) -> Option<&'static Self> {
+    pub fn find(group: &str, kind: &str) -> Option<&'static Self> {
         KINDS.iter().find(|k| k.group == group && k.kind == kind)
     }
 }
@@ -151,17 +151,17 @@ impl Taker<Known, DynamicObject> for &'static Kind {
 }
 
 /// Watches which of the kinds the API server has, and each that it has.
-pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said<Known>>) {
+pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<WatchEvent<Known>>) {
     let api: Api<Definition> = Api::all(client.clone());
     let watch = move || watcher(api.clone(), watcher::Config::default());
-    let mut events = anew("CustomResourceDefinition", watch).boxed();
+    let mut events = restarting_watch("CustomResourceDefinition", watch).boxed();
     let mut watches = Watches {
         client,
         said,
         running: HashMap::new(),
     };
     for kind in KINDS.iter().filter(|kind| kind.is_built_in()) {
-        let _ = watches.said.send(Said::Expected(id(kind))).await;
+        let _ = watches.said.send(WatchEvent::Expected(id(kind))).await;
         let (client, said) = (watches.client.clone(), watches.said.clone());
         tokio::spawn(watch_kind(kind, client, said));
     }
@@ -179,7 +179,7 @@ pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<Said<Known>>)
                 if std::mem::take(&mut first) {
                     let _ = watches
                         .said
-                        .send(Said::Listed("CustomResourceDefinition"))
+                        .send(WatchEvent::Listed("CustomResourceDefinition"))
                         .await;
                 }
             }
@@ -200,7 +200,7 @@ type Watching = (Option<i64>, JoinHandle<()>);
 
 struct Watches {
     client: Client,
-    said: mpsc::Sender<Said<Known>>,
+    said: mpsc::Sender<WatchEvent<Known>>,
     running: HashMap<&'static str, (&'static Kind, Watching)>,
 }
 
@@ -220,7 +220,7 @@ impl Watches {
             watch.abort();
         }
         if expected {
-            let _ = self.said.send(Said::Expected(id)).await;
+            let _ = self.said.send(WatchEvent::Expected(id)).await;
         }
         let watch = tokio::spawn(watch_kind(kind, self.client.clone(), self.said.clone()));
         self.running.insert(id, (kind, (generation, watch)));
@@ -238,9 +238,9 @@ impl Watches {
                 continue;
             };
             watch.abort();
-            let none = Said::Step(Box::new(move |known| kind.keep(known, &BTreeSet::new())));
+            let none = WatchEvent::Step(Box::new(move |known| kind.keep(known, &BTreeSet::new())));
             let _ = self.said.send(none).await;
-            let _ = self.said.send(Said::Listed(id)).await;
+            let _ = self.said.send(WatchEvent::Listed(id)).await;
             tracing::info!(kind = id, "the API server no longer has these");
         }
     }
@@ -254,7 +254,7 @@ pub(super) fn id(kind: &'static Kind) -> &'static str {
     }
 }
 
-async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said<Known>>) {
+async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<WatchEvent<Known>>) {
     let mut pause = FIRST_PAUSE;
     let version = loop {
         match served(kind, &client).await {
@@ -274,7 +274,7 @@ async fn watch_kind(kind: &'static Kind, client: Client, said: mpsc::Sender<Said
     };
     let api = Api::<DynamicObject>::all_with(client, &kind.resource(version));
     let name = id(kind);
-    let events = anew(name, move || {
+    let events = restarting_watch(name, move || {
         watcher(api.clone(), watcher::Config::default())
     });
     pass_on(name, events, kind, said).await;

@@ -29,10 +29,10 @@ pub(crate) use object::qualified;
 pub use object::read;
 pub(crate) use refs::NO_BACKEND;
 
-use crate::anew::anew;
 use crate::gateway::View;
-use crate::metrics::Refused;
-use crate::status::Wishes;
+use crate::metrics::RefusedObjects;
+use crate::restarting_watch::restarting_watch;
+use crate::status::StatusUpdates;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::{self, watcher};
@@ -46,7 +46,7 @@ use tokio::sync::watch::Sender;
 use tulle_control::cluster::Feed;
 use tulle_control::index::Edit;
 use tulle_model::manifest::{MeshSpec, Object};
-use watch::{Said, Taker, pass_on};
+use watch::{Taker, WatchEvent, pass_on};
 
 /// Objects that wait to be looked at.
 const QUEUE: usize = 1024;
@@ -91,10 +91,10 @@ macro_rules! taken {
         /// The kinds that are watched in every cluster.
         const ALWAYS: [&str; 6] = [$($name,)+ "CustomResourceDefinition"];
 
-        fn watch_all(client: &Client, said: &mpsc::Sender<Said<Known>>) {
+        fn watch_all(client: &Client, said: &mpsc::Sender<WatchEvent<Known>>) {
             $(
                 let api = Api::<$kind>::all(client.clone());
-                let events = anew($name, move || watcher(api.clone(), watcher::Config::default()));
+                let events = restarting_watch($name, move || watcher(api.clone(), watcher::Config::default()));
                 let taker = std::marker::PhantomData::<$kind>;
                 tokio::spawn(pass_on($name, events, taker, said.clone()));
             )+
@@ -134,11 +134,11 @@ pub struct Told {
     /// Kinds that were not listed yet.
     pub missing: Sender<Missing>,
     /// Statuses to be written.
-    pub wishes: Wishes,
+    pub wishes: StatusUpdates,
     /// The view of [`crate::gateway`]; `None` until all is known.
     pub views: Sender<Option<View>>,
     /// Counts of objects without effect.
-    pub refused: Sender<Refused>,
+    pub refused: Sender<RefusedObjects>,
     /// The Mesh in force.
     pub mesh: Sender<MeshSpec>,
 }
@@ -164,12 +164,12 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
     while said.recv_many(&mut batch, BATCH).await > 0 {
         for said in batch.drain(..) {
             match said {
-                Said::Step(step) => step(&mut known),
-                Said::Expected(kind) => {
+                WatchEvent::Step(step) => step(&mut known),
+                WatchEvent::Expected(kind) => {
                     unlisted.insert(kind);
                     missing.send_if_modified(|missing| missing.insert(kind));
                 }
-                Said::Forbidden(kind) if unlisted.contains(kind) && is_enough(&unlisted) => {
+                WatchEvent::Forbidden(kind) if unlisted.contains(kind) && is_enough(&unlisted) => {
                     tracing::warn!(
                         kind,
                         "the controller may not list these, and goes on as if there were none: its ClusterRole is \
@@ -178,8 +178,8 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
                     unlisted.remove(kind);
                     missing.send_if_modified(|missing| missing.remove(kind));
                 }
-                Said::Forbidden(_) => {}
-                Said::Listed(kind) => {
+                WatchEvent::Forbidden(_) => {}
+                WatchEvent::Listed(kind) => {
                     missing.send_if_modified(|missing| missing.remove(kind));
                     if unlisted.remove(kind) && unlisted.is_empty() {
                         tracing::info!("all kinds of objects are listed");

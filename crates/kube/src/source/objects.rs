@@ -11,9 +11,9 @@ use super::kinds::{self, Kind};
 use super::refs::{self, Unresolved, list, text, text_or};
 use super::state::State;
 use crate::gateway::view::{Key, TextKey, View};
-use crate::metrics::Refused;
+use crate::metrics::RefusedObjects;
 use crate::names::CONTROLLER_NAME;
-use crate::status::{Condition, Ended, Wish, Wishes, conditions, parents};
+use crate::status::{ChangedStatus, Condition, StatusUpdate, StatusUpdates, conditions, parents};
 use crate::validate::other_trust_domain;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
@@ -113,7 +113,9 @@ impl Objects {
             // `crate::gateway` decides what the Gateway means for the mesh.
             "Gateway" => {
                 let gateway = Arc::new(object.into());
-                self.view.gateways.insert(Key::of(&key), gateway);
+                self.view
+                    .gateways
+                    .insert(Key::from_qualified(&key), gateway);
             }
             _ => return self.put((kind, key), namespace, object),
         }
@@ -154,7 +156,7 @@ impl Objects {
             "Ingress" | "IngressClass" => return self.ingresses.remove(kind.kind, key),
             "ReferenceGrant" => self.view.grants.remove(key),
             "GatewayClass" => drop(self.view.classes.remove(key)),
-            "Gateway" => drop(self.view.gateways.remove(&Key::of(key))),
+            "Gateway" => drop(self.view.gateways.remove(&Key::from_qualified(key))),
             _ => {
                 let id = (kind, key.to_owned());
                 self.seen.remove(&id);
@@ -192,7 +194,12 @@ impl Objects {
 
     /// Collects the changes since the last time, and the statuses they call for. Returns whether
     /// anything had to be looked at.
-    pub(super) fn edits(&mut self, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) -> bool {
+    pub(super) fn edits(
+        &mut self,
+        state: &State,
+        edits: &mut Vec<Edit>,
+        wishes: &StatusUpdates,
+    ) -> bool {
         if !std::mem::replace(&mut self.started, true) {
             edits.push(Edit::Put(Box::new(self.base.clone())));
         }
@@ -210,8 +217,8 @@ impl Objects {
     }
 
     /// How many objects of each kind have no effect.
-    pub(super) fn refused(&self) -> Refused {
-        let mut counts = Refused::new();
+    pub(super) fn refused(&self) -> RefusedObjects {
+        let mut counts = RefusedObjects::new();
         for ((kind, _), seen) in &self.seen {
             *counts.entry(kinds::id(kind)).or_default() += usize::from(seen.refused.is_some());
         }
@@ -255,7 +262,7 @@ impl Objects {
         all
     }
 
-    fn edit(&mut self, id: Id, state: &State, edits: &mut Vec<Edit>, wishes: &Wishes) {
+    fn edit(&mut self, id: Id, state: &State, edits: &mut Vec<Edit>, wishes: &StatusUpdates) {
         let Some(seen) = self.seen.get(&id) else {
             wishes.forget(&id);
             self.unfeed(&id, edits);
@@ -263,10 +270,10 @@ impl Objects {
         };
         let judged = self.judge(id.0, seen, state);
         if let Some(status) = judged.status {
-            match Ended::of(&seen.status, status) {
+            match ChangedStatus::if_changed(&seen.status, status) {
                 Some(status) => wishes.want(
                     id.clone(),
-                    Wish {
+                    StatusUpdate {
                         api_version: text(&seen.object, "apiVersion").to_owned(),
                         namespace: text(&seen.object["metadata"], "namespace").to_owned(),
                         name: text(&seen.object["metadata"], "name").to_owned(),

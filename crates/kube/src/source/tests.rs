@@ -13,7 +13,7 @@ use super::{KINDS, Kind};
 use crate::gateway::view::{Text, TextKey};
 use crate::gateway::{CLASS, Told};
 use crate::names::{CONTROLLER_NAME, PROFILE, SIDECAR};
-use crate::status::Wishes;
+use crate::status::StatusUpdates;
 use kube::api::DynamicObject;
 use manifests::{EVIL, MADE, made};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn the_controller_does_without_kinds_of_newer_roles_only() {
 struct Controller {
     state: State,
     objects: Objects,
-    wishes: Wishes,
+    wishes: StatusUpdates,
     gateways: Told,
     index: Index,
 }
@@ -52,7 +52,7 @@ impl Controller {
         Self {
             state: State::default(),
             objects: Objects::new(super::read(&mesh).unwrap()),
-            wishes: Wishes::default(),
+            wishes: StatusUpdates::default(),
             gateways: Told::default(),
             index: Index::of_cluster(TrustDomain::default(), "tulle-system"),
         }
@@ -72,7 +72,7 @@ impl Controller {
             "Namespace" => self.state.namespace(key, &read(object)),
             kind => {
                 let group = object["apiVersion"].as_str().unwrap().split('/').next();
-                let kind = Kind::of(group.unwrap(), kind).unwrap();
+                let kind = Kind::find(group.unwrap(), kind).unwrap();
                 self.objects.apply(kind, key, read::<DynamicObject>(object));
             }
         }

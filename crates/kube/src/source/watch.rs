@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 pub(crate) type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// A message to the keeper of the state.
-pub(crate) enum Said<T> {
+pub(crate) enum WatchEvent<T> {
     Step(Step<T>),
     /// Nothing is fed before this kind was listed.
     Expected(&'static str),
@@ -37,7 +37,7 @@ pub(crate) async fn pass_on<T, K>(
     kind: &'static str,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
     taker: impl Taker<T, K>,
-    said: mpsc::Sender<Said<T>>,
+    said: mpsc::Sender<WatchEvent<T>>,
 ) where
     T: 'static,
     K: Resource + Debug + Send + 'static,
@@ -75,17 +75,17 @@ pub(crate) async fn pass_on<T, K>(
                 tracing::warn!(kind, %error, "the watch is interrupted; the last known state stays in use");
                 if !listed
                     && is_forbidden(&error)
-                    && said.send(Said::Forbidden(kind)).await.is_err()
+                    && said.send(WatchEvent::Forbidden(kind)).await.is_err()
                 {
                     return;
                 }
                 continue;
             }
         };
-        if said.send(Said::Step(step)).await.is_err() {
+        if said.send(WatchEvent::Step(step)).await.is_err() {
             return;
         }
-        if first_list && said.send(Said::Listed(kind)).await.is_err() {
+        if first_list && said.send(WatchEvent::Listed(kind)).await.is_err() {
             return;
         }
     }
@@ -162,13 +162,13 @@ mod tests {
         let mut seen = Vec::new();
         while let Some(said) = said.recv().await {
             match said {
-                Said::Step(step) => {
+                WatchEvent::Step(step) => {
                     step(&mut names);
                     let all: Vec<&str> = names.keys().map(|key| &key[..1]).collect();
                     seen.push(all.concat());
                 }
-                Said::Listed(kind) => seen.push(kind.into()),
-                Said::Expected(kind) | Said::Forbidden(kind) => panic!("{kind}"),
+                WatchEvent::Listed(kind) => seen.push(kind.into()),
+                WatchEvent::Expected(kind) | WatchEvent::Forbidden(kind) => panic!("{kind}"),
             }
         }
         let lists = ["a", "ab", "ab", "Service", "abc", "bc", "bcd", "bcd", "c"];
@@ -195,10 +195,10 @@ mod tests {
         let mut seen = Vec::new();
         while let Some(said) = said.recv().await {
             seen.push(match said {
-                Said::Step(_) => "step",
-                Said::Listed(_) => "listed",
-                Said::Expected(_) => "expected",
-                Said::Forbidden(_) => "forbidden",
+                WatchEvent::Step(_) => "step",
+                WatchEvent::Listed(_) => "listed",
+                WatchEvent::Expected(_) => "expected",
+                WatchEvent::Forbidden(_) => "forbidden",
             });
         }
         assert_eq!(seen, ["forbidden", "step", "listed"]);

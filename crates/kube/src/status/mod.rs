@@ -3,7 +3,7 @@
 
 mod writer;
 
-pub use writer::{Wish, Wishes, write};
+pub use writer::{StatusUpdate, StatusUpdates, write};
 
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ pub fn conditions(before: &Value, now: &[Condition], generation: Option<i64>) ->
         let mut made = json!({
             "type": condition.kind, "status": status,
             "reason": condition.reason, "message": condition.message,
-            // Filled in by `Ended::of` where it is new.
+            // Filled in by `ChangedStatus::if_changed` where it is new.
             "lastTransitionTime": same.map_or(Value::Null, |c| c["lastTransitionTime"].clone()),
         });
         if let Some(generation) = generation {
@@ -72,11 +72,11 @@ pub fn parents(before: &Value, ours: &[Value]) -> Value {
 
 /// A status ready to be written.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended(Value);
+pub struct ChangedStatus(Value);
 
-impl Ended {
+impl ChangedStatus {
     /// `None`: it is so already.
-    pub fn of(before: &Value, mut wanted: Value) -> Option<Self> {
+    pub fn if_changed(before: &Value, mut wanted: Value) -> Option<Self> {
         let fields = wanted.as_object()?;
         if fields
             .iter()
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_condition_keeps_its_time_until_it_changes() {
-        let first = Ended::of(
+        let first = ChangedStatus::if_changed(
             &Value::Null,
             conditions(&Value::Null, &[accepted(true)], Some(1)),
         );
@@ -132,13 +132,13 @@ mod tests {
         assert!(first["conditions"][0]["lastTransitionTime"].is_string());
         first["conditions"][0]["lastTransitionTime"] = "2000-01-01T00:00:00Z".into();
         let again = |holds, generation| {
-            Ended::of(
+            ChangedStatus::if_changed(
                 &first,
                 conditions(&first, &[accepted(holds)], Some(generation)),
             )
         };
         assert_eq!(again(true, 1), None);
-        let time = |ended: Option<Ended>| {
+        let time = |ended: Option<ChangedStatus>| {
             ended.unwrap().value()["conditions"][0]["lastTransitionTime"].clone()
         };
         assert_eq!(time(again(true, 2)), "2000-01-01T00:00:00Z");
@@ -151,7 +151,10 @@ mod tests {
         let ours = json!({ "controllerName": CONTROLLER_NAME, "parentRef": { "name": "b" } });
         let before = json!({ "parents": [theirs, ours] });
         assert_eq!(parents(&before, &[]), json!({ "parents": [theirs] }));
-        assert_eq!(Ended::of(&Value::Null, parents(&Value::Null, &[])), None);
+        assert_eq!(
+            ChangedStatus::if_changed(&Value::Null, parents(&Value::Null, &[])),
+            None
+        );
         let before = json!({ "conditions": [{ "type": "Theirs", "status": "True" }] });
         let now = conditions(&before, &[accepted(true)], None);
         assert_eq!(now["conditions"].as_array().unwrap().len(), 2);

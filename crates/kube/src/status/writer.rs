@@ -1,6 +1,6 @@
 //! Writes the wished statuses, if this replica is the leader.
 
-use super::Ended;
+use super::ChangedStatus;
 use crate::names::CONTROLLER;
 use crate::source::Kind;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The status that an object should have.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wish {
+pub struct StatusUpdate {
     /// The object's API version.
     pub api_version: String,
     /// Empty: it has none.
@@ -27,24 +27,24 @@ pub struct Wish {
     /// overwritten.
     pub resource_version: String,
     /// The status it should have.
-    pub status: Ended,
+    pub status: ChangedStatus,
 }
 
 type Id = (&'static Kind, String);
 
 /// The wishes that are not written yet, only the last of each object.
 #[derive(Clone, Default)]
-pub struct Wishes(Arc<Inner>);
+pub struct StatusUpdates(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    wishes: Mutex<BTreeMap<Id, Wish>>,
+    wishes: Mutex<BTreeMap<Id, StatusUpdate>>,
     more: Notify,
 }
 
-impl Wishes {
+impl StatusUpdates {
     /// An object should have this status.
-    pub fn want(&self, id: Id, wish: Wish) {
+    pub fn want(&self, id: Id, wish: StatusUpdate) {
         self.lock().insert(id, wish);
         self.0.more.notify_one();
     }
@@ -59,9 +59,9 @@ impl Wishes {
         &self,
         group: &str,
         kind: &str,
-        wishes: impl Iterator<Item = (String, Wish)>,
+        wishes: impl Iterator<Item = (String, StatusUpdate)>,
     ) {
-        let Some(kind) = Kind::of(group, kind) else {
+        let Some(kind) = Kind::find(group, kind) else {
             return;
         };
         let mut all = self.lock();
@@ -73,17 +73,17 @@ impl Wishes {
 
     /// Returns the wish for an object.
     #[cfg(test)]
-    pub(crate) fn get(&self, id: &Id) -> Option<Wish> {
+    pub(crate) fn get(&self, id: &Id) -> Option<StatusUpdate> {
         self.lock().get(id).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Wish>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, StatusUpdate>> {
         self.0.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Writes until the process ends.
-pub async fn write(client: Client, wishes: Wishes, leads: watch::Receiver<bool>) {
+pub async fn write(client: Client, wishes: StatusUpdates, leads: watch::Receiver<bool>) {
     loop {
         if wishes.lock().is_empty() {
             wishes.0.more.notified().await;
@@ -117,7 +117,7 @@ pub async fn write(client: Client, wishes: Wishes, leads: watch::Receiver<bool>)
     }
 }
 
-async fn patch(client: &Client, kind: &Kind, wish: &Wish) -> kube::Result<()> {
+async fn patch(client: &Client, kind: &Kind, wish: &StatusUpdate) -> kube::Result<()> {
     let version = wish.api_version.rsplit('/').next().unwrap_or_default();
     let resource = kind.resource(version);
     let client = client.clone();

@@ -90,7 +90,7 @@ impl Serial {
 
     /// The number in a certificate, however long it is.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(hex(bytes).trim_start_matches('0').to_owned())
     }
 
@@ -126,9 +126,12 @@ mod tests {
     #[test]
     fn a_serial_number_is_read_as_tools_print_it() {
         for text in ["3f9a01", "3F:9A:01", "00:3f:9a:01"] {
-            assert_eq!(Serial::parse(text), Ok(Serial::of(&[0, 0x3f, 0x9a, 1])));
+            assert_eq!(
+                Serial::parse(text),
+                Ok(Serial::from_bytes(&[0, 0x3f, 0x9a, 1]))
+            );
         }
-        assert_eq!(Serial::of(&[0, 10]).as_str(), "a");
+        assert_eq!(Serial::from_bytes(&[0, 10]).as_str(), "a");
         for text in ["", "0", "00:00", "x", "3f 9a", "0x3f", &"f".repeat(41)] {
             assert!(Serial::parse(text).is_err(), "{text}");
         }

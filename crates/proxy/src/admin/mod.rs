@@ -16,7 +16,7 @@ use crate::context::Recent;
 use crate::control::publish::Current;
 use crate::dns::Dns;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::Report;
+use crate::telemetry::metrics::WorkerReport;
 use crate::telemetry::outside_peers;
 use crate::telemetry::span::Totals;
 use crate::telemetry::tap::Tap;
@@ -36,10 +36,10 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
-use tulle_net::places::{Class, Limits, Place, Places, Stage, node_class};
+use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places, Stage, node_class};
 
 /// Connections of a port served at a time. [`tulle_net::places`] decides who gives way.
-const CONNECTIONS: Limits = Limits {
+const CONNECTIONS: PlaceLimits = PlaceLimits {
     all: 64,
     source: 32,
     reserved: 8,
@@ -137,7 +137,7 @@ impl Admin {
 
     /// Answers the requests of a connection. Clients can repeat every request, so its place may go
     /// to another connection at any time.
-    async fn connection<S>(self, stream: S, access: Access, place: Arc<Place>)
+    async fn connection<S>(self, stream: S, access: Access, place: Arc<HeldPlace>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -228,7 +228,7 @@ impl Admin {
     }
 
     async fn metrics(&self) -> String {
-        let mut report = Report::default();
+        let mut report = WorkerReport::default();
         for worker in self.workers.iter() {
             if let Some(part) = ask(worker, Command::Metrics).await {
                 report.merge(part);

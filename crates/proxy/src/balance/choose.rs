@@ -15,7 +15,7 @@ const DRAWS: usize = 8;
 
 /// Preferences of a request for an endpoint; 0: none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Steer {
+pub struct EndpointHint {
     /// The hash of its key.
     pub key: u64,
     /// The name of the endpoint that has served this client before.
@@ -388,8 +388,8 @@ mod tests {
             Rc::new(Upstream::new(UpstreamKey {
                 address: port.endpoints[*index].address,
                 identities: None,
-                speaks: crate::upstream::Speaks::AsCame,
-                beyond: None,
+                http_version: crate::upstream::HttpVersion::AsCame,
+                external: None,
                 own: false,
             }))
         };

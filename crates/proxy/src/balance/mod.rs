@@ -11,17 +11,17 @@ pub(crate) mod health;
 pub(crate) mod locality;
 pub(crate) mod show;
 
-pub use choose::Steer;
+pub use choose::EndpointHint;
 
 use crate::config::snapshot::{Service, ServicePort, Snapshot};
-use crate::config::traffic::breaker::{Probe, Verdict};
-use crate::config::traffic::limits::{Limits, Places, RetryPlace, TooMany};
+use crate::config::traffic::breaker::{BreakerProbe, BreakerVerdict};
+use crate::config::traffic::limits::{LimitPermits, PortLimits, RetryPlace, TooMany};
 use crate::config::traffic::retry::Policy;
 use crate::config::traffic::ring;
 use crate::config::traffic::shared::{self, Shared};
 use crate::context::WorkerContext;
-use crate::telemetry::metrics::{Labels, Reporter, Series};
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::metrics::{Labels, Reporter, RequestSeries};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use crate::upstream::permit::Permit;
 use crate::upstream::pools::Pools;
 use crate::upstream::{Lease, Upstream, UpstreamKey};
@@ -61,9 +61,9 @@ pub struct Port {
     /// Its protocol.
     pub protocol: Protocol,
     /// Requests to it, as this proxy sees them.
-    pub http: Rc<Series>,
+    pub http: Rc<RequestSeries>,
     /// Opaque connections to it.
-    pub tcp: Rc<Series>,
+    pub tcp: Rc<RequestSeries>,
     endpoints: Vec<Rc<Upstream>>,
     next: Cell<usize>,
     chooser: Option<Box<Chooser>>,
@@ -110,13 +110,13 @@ pub enum Begun {
     /// No connection is open and free yet.
     Chose(Rc<Upstream>, Option<Box<Permit>>),
     /// All places are taken.
-    Waits(Option<Probe>),
+    Waits(Option<BreakerProbe>),
 }
 
 enum Admission {
     Now(Box<Permit>),
     /// All places are taken.
-    Wait(Option<Probe>),
+    Wait(Option<BreakerProbe>),
 }
 
 impl Destination {
@@ -228,11 +228,11 @@ impl Port {
             let upstream = pools.get(UpstreamKey {
                 address,
                 identities,
-                speaks: port.protocol.into(),
-                beyond: None,
+                http_version: port.protocol.into(),
+                external: None,
                 own: false,
             });
-            upstream.treat(traffic);
+            upstream.apply_traffic_policy(traffic);
             upstream
         };
         let endpoints: Vec<_> = order.iter().map(upstream).collect();
@@ -321,9 +321,9 @@ impl Port {
     }
 
     /// Returns the endpoint a request prefers. `source` is the hash of the client's address.
-    pub fn steer(&self, affinity: Option<&Affinity>, head: &[u8], source: u64) -> Steer {
+    pub fn hint(&self, affinity: Option<&Affinity>, head: &[u8], source: u64) -> EndpointHint {
         let key = |t: &Traffic| choose::key(&t.balancer, head, source);
-        Steer {
+        EndpointHint {
             key: self.traffic().map_or(0, key),
             name: affinity.map_or(0, |a| affinity::of_request(a, head)),
         }
@@ -337,7 +337,7 @@ impl Port {
     pub fn pick(
         &self,
         context: &WorkerContext,
-        steer: &Steer,
+        hint: &EndpointHint,
         avoid: Option<SocketAddr>,
     ) -> Result<&Rc<Upstream>, Failure> {
         if let Some(chooser) = &self.chooser {
@@ -346,8 +346,8 @@ impl Port {
         match (self.endpoints.as_slice(), &self.chooser) {
             ([], _) => Err(self.no_endpoint()),
             ([only], _) => Ok(only),
-            (endpoints, None) if steer.name == 0 => Ok(self.in_turn(context, endpoints, avoid)),
-            (endpoints, _) => Ok(self.choose(context, endpoints, steer, avoid)),
+            (endpoints, None) if hint.name == 0 => Ok(self.in_turn(context, endpoints, avoid)),
+            (endpoints, _) => Ok(self.choose(context, endpoints, hint, avoid)),
         }
     }
 
@@ -393,17 +393,17 @@ impl Port {
         &self,
         context: &WorkerContext,
         endpoints: &'a [Rc<Upstream>],
-        steer: &Steer,
+        hint: &EndpointHint,
         avoid: Option<SocketAddr>,
     ) -> &'a Rc<Upstream> {
-        let named = |name: &&u64| **name == steer.name;
-        let stuck = (steer.name != 0)
+        let named = |name: &&u64| **name == hint.name;
+        let stuck = (hint.name != 0)
             .then(|| self.names(context).iter().position(|n| named(&n)))
             .flatten();
         let chosen = match &self.chooser {
             Some(chooser) => {
                 let random = || context.random();
-                chooser.choose(endpoints, steer.key, stuck, avoid, random)
+                chooser.choose(endpoints, hint.key, stuck, avoid, random)
             }
             None => match stuck.filter(|place| !endpoints[*place].is_down()) {
                 Some(place) => Chosen::Well(place),
@@ -433,14 +433,14 @@ impl Port {
         &self,
         context: &WorkerContext,
         affinity: &Affinity,
-        steer: &Steer,
+        hint: &EndpointHint,
         lease: &Lease,
         secure: bool,
     ) -> Option<(String, String)> {
         let served = lease.upstream();
         let place = self.endpoints.iter().position(|u| Rc::ptr_eq(u, served))?;
         let name = *self.names(context).get(place)?;
-        (name != steer.name).then(|| affinity::field(affinity, name, secure))
+        (name != hint.name).then(|| affinity::field(affinity, name, secure))
     }
 
     /// Leases a connection to an endpoint that is open already. Otherwise returns the state for
@@ -452,7 +452,7 @@ impl Port {
         &self,
         context: &Rc<WorkerContext>,
         kind: StreamKind,
-        steer: &Steer,
+        hint: &EndpointHint,
     ) -> Result<Result<Lease, Begun>, Failure> {
         let permit = match self.guarded {
             false => None,
@@ -461,7 +461,7 @@ impl Port {
                 Admission::Wait(probe) => return Ok(Err(Begun::Waits(probe))),
             },
         };
-        let upstream = self.pick(context, steer, None)?;
+        let upstream = self.pick(context, hint, None)?;
         Ok(match upstream.checkout(context, kind) {
             Some(lease) => Ok(lease.with(permit)),
             None => Err(Begun::Chose(upstream.clone(), permit)),
@@ -477,7 +477,7 @@ impl Port {
         &self,
         context: &Rc<WorkerContext>,
         kind: StreamKind,
-        steer: &Steer,
+        hint: &EndpointHint,
         wait_ms: u32,
         begun: Begun,
     ) -> Result<Lease, Failure> {
@@ -485,7 +485,7 @@ impl Port {
             Begun::Chose(upstream, permit) => (Some(upstream), permit),
             Begun::Waits(probe) => (None, Some(self.wait(kind, wait_ms, probe).await?)),
         };
-        self.reach(context, kind, steer, None, upstream, permit)
+        self.reach(context, kind, hint, None, upstream, permit)
             .await
     }
 
@@ -498,7 +498,7 @@ impl Port {
         &self,
         context: &Rc<WorkerContext>,
         kind: StreamKind,
-        steer: &Steer,
+        hint: &EndpointHint,
         avoid: Option<SocketAddr>,
         wait_ms: u32,
     ) -> Result<Lease, Failure> {
@@ -509,14 +509,14 @@ impl Port {
                 Admission::Wait(probe) => Some(self.wait(kind, wait_ms, probe).await?),
             },
         };
-        self.reach(context, kind, steer, avoid, None, permit).await
+        self.reach(context, kind, hint, avoid, None, permit).await
     }
 
     async fn reach(
         &self,
         context: &Rc<WorkerContext>,
         kind: StreamKind,
-        steer: &Steer,
+        hint: &EndpointHint,
         avoid: Option<SocketAddr>,
         mut chosen: Option<Rc<Upstream>>,
         permit: Option<Box<Permit>>,
@@ -525,7 +525,7 @@ impl Port {
         loop {
             let upstream = match chosen.take() {
                 Some(upstream) => upstream,
-                None => self.pick(context, steer, avoid)?.clone(),
+                None => self.pick(context, hint, avoid)?.clone(),
             };
             if let Some(lease) = upstream.checkout(context, kind) {
                 return Ok(lease.with(permit));
@@ -550,15 +550,15 @@ impl Port {
     fn admit(&self, context: &Rc<WorkerContext>, kind: StreamKind) -> Result<Admission, Failure> {
         let now = shared::now();
         let mut probe = None;
-        let mut places = Some(Places::default());
+        let mut places = Some(LimitPermits::default());
         if let Some(shared) = &self.shared {
             if let Some(checks) = &shared.checks {
                 health::used(checks, context, self, now);
             }
             match shared.breaker.as_ref().map(|b| b.admit(now)) {
-                Some(Verdict::Open(ms)) => return Err(self.open(shared, ms)),
-                Some(Verdict::Probe(tries)) => probe = Some(tries),
-                Some(Verdict::Closed) | None => {}
+                Some(BreakerVerdict::Open(ms)) => return Err(self.open(shared, ms)),
+                Some(BreakerVerdict::Probe(tries)) => probe = Some(tries),
+                Some(BreakerVerdict::Closed) | None => {}
             }
             if let Some(limits) = &shared.limits {
                 places = limits.at_once(kind);
@@ -574,12 +574,12 @@ impl Port {
         &self,
         kind: StreamKind,
         most_ms: u32,
-        probe: Option<Probe>,
+        probe: Option<BreakerProbe>,
     ) -> Result<Box<Permit>, Failure> {
         let most = (most_ms > 0).then(|| Duration::from_millis(most_ms.into()));
         let limits = self.shared.as_ref().and_then(|s| s.limits.as_ref());
         let places = match limits {
-            None => Places::default(),
+            None => LimitPermits::default(),
             Some(limits) => {
                 let what = format!("{}:{}", self.service, self.number);
                 limits.wait(kind, most, &what).await?
@@ -604,13 +604,13 @@ impl Port {
         }
         let body = rule.body.as_bytes();
         let kind = || "text/plain; charset=utf-8".to_owned();
-        failure.answered(Answer {
+        failure.with_response(LocalResponse {
             status: match rule.status {
                 0 => Reason::CircuitOpen.status(),
                 given => given,
             },
             body: (!body.is_empty()).then(|| (kind(), body.to_vec())),
-            ..Answer::default()
+            ..LocalResponse::default()
         })
     }
 
@@ -669,6 +669,6 @@ impl Port {
     /// As many retries are under way as the limit allows.
     pub fn retry(&self) -> Result<Option<RetryPlace>, TooMany> {
         let limits = self.shared.as_ref().and_then(|s| s.limits.as_ref());
-        limits.map(Limits::retry).transpose()
+        limits.map(PortLimits::retry).transpose()
     }
 }

@@ -24,7 +24,7 @@ pub struct Seen {
 }
 
 /// One worker's view of the ports it has used.
-pub type View = Vec<((String, u16), Vec<Seen>)>;
+pub type WorkerView = Vec<((String, u16), Vec<Seen>)>;
 
 /// One worker's view of a port.
 pub fn view(port: &Port) -> ((String, u16), Vec<Seen>) {
@@ -39,7 +39,7 @@ pub fn view(port: &Port) -> ((String, u16), Vec<Seen>) {
 }
 
 /// Merges the workers' views, with the state they share.
-pub fn endpoints(snapshot: &Snapshot, views: Vec<View>) -> serde_json::Value {
+pub fn endpoints(snapshot: &Snapshot, views: Vec<WorkerView>) -> serde_json::Value {
     let mut ports: BTreeMap<(String, u16), BTreeMap<usize, Seen>> = BTreeMap::new();
     for (port, seen) in views.into_iter().flatten() {
         let all = ports.entry(port).or_default();

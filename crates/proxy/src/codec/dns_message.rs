@@ -41,7 +41,7 @@ pub enum Code {
 
 /// The type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum QuestionType {
     /// IPv4 addresses.
     V4,
     /// IPv6 addresses.
@@ -58,7 +58,7 @@ pub struct Query {
     /// The name in lower case without the last dot; `None`: not made of letters, digits, `-`, `_`.
     pub name: Option<String>,
     /// The type of the question.
-    pub kind: Kind,
+    pub kind: QuestionType,
     /// Longest answer the client takes over UDP.
     pub udp_limit: u16,
     /// Where the question ends.
@@ -162,10 +162,10 @@ impl Query {
         let mut query = Self {
             name: text,
             kind: match (class, kind) {
-                (IN, A) => Kind::V4,
-                (IN, AAAA) => Kind::V6,
-                (IN, PTR) => Kind::Pointer,
-                _ => Kind::Other,
+                (IN, A) => QuestionType::V4,
+                (IN, AAAA) => QuestionType::V6,
+                (IN, PTR) => QuestionType::Pointer,
+                _ => QuestionType::Other,
             },
             udp_limit: SMALL,
             question: end + 4,
@@ -236,8 +236,8 @@ impl Query {
     /// Builds our own answer with the addresses of the wanted kind.
     pub fn addresses(&self, query: &[u8], addresses: &[IpAddr], ttl: u32) -> Vec<u8> {
         let wanted = addresses.iter().filter_map(|ip| match (self.kind, ip) {
-            (Kind::V4, IpAddr::V4(ip)) => Some((A, ip.octets().to_vec())),
-            (Kind::V6, IpAddr::V6(ip)) => Some((AAAA, ip.octets().to_vec())),
+            (QuestionType::V4, IpAddr::V4(ip)) => Some((A, ip.octets().to_vec())),
+            (QuestionType::V6, IpAddr::V6(ip)) => Some((AAAA, ip.octets().to_vec())),
             _ => None,
         });
         self.answer(query, wanted.collect(), ttl)
@@ -495,9 +495,9 @@ mod tests {
         let read = |bytes: &[u8]| Query::read(bytes).unwrap();
         let plain = read(&query("Ratings.Default", A));
         assert_eq!(plain.name.as_deref(), Some("ratings.default"));
-        assert_eq!((plain.kind, plain.udp_limit), (Kind::V4, 512));
-        assert_eq!(read(&query("a", AAAA)).kind, Kind::V6);
-        assert_eq!(read(&query("a", 16)).kind, Kind::Other);
+        assert_eq!((plain.kind, plain.udp_limit), (QuestionType::V4, 512));
+        assert_eq!(read(&query("a", AAAA)).kind, QuestionType::V6);
+        assert_eq!(read(&query("a", 16)).kind, QuestionType::Other);
         assert_eq!(read(&query("a b", A)).name, None);
         assert_eq!(read(&query("", 2)).name.as_deref(), Some(""));
         assert_eq!(read(&with_edns(query("a", A), 1232)).udp_limit, 1232);

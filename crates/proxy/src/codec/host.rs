@@ -11,7 +11,7 @@ pub struct Host<'a>(&'a [u8]);
 
 impl<'a> Host<'a> {
     /// Reads a name that a client has sent, with or without port.
-    pub fn of(authority: &'a [u8]) -> Self {
+    pub fn from_authority(authority: &'a [u8]) -> Self {
         Self::named(split_authority(authority).0)
     }
 
@@ -53,11 +53,11 @@ mod tests {
             "Admin.EXAMPLE.com.",
             "ADMIN.example.com..:443",
         ] {
-            let host = Host::of(sent.as_bytes());
+            let host = Host::from_authority(sent.as_bytes());
             assert_eq!(host.to_text(), "admin.example.com");
             assert_eq!(&*host.to_lower(), b"admin.example.com");
         }
-        assert_eq!(Host::of(b"[::1]:80").to_text(), "[::1]");
+        assert_eq!(Host::from_authority(b"[::1]:80").to_text(), "[::1]");
         assert_eq!(Host::named(b"::1").to_text(), "::1");
         assert_eq!(Host::named(b".").to_text(), "");
     }

@@ -18,7 +18,7 @@ const PREFIX: &[u8; 6] = b"PROXY ";
 
 /// Result of reading the first bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Header {
+pub enum ProxyHeader {
     /// More bytes are needed.
     NeedsMore,
     /// A header of this many bytes.
@@ -34,7 +34,7 @@ pub enum Header {
 }
 
 /// Looks at the first bytes of a connection.
-pub fn parse(bytes: &[u8]) -> Header {
+pub fn parse(bytes: &[u8]) -> ProxyHeader {
     let result = if bytes.first() == PREFIX.first() {
         version1(bytes)
     } else {
@@ -43,36 +43,36 @@ pub fn parse(bytes: &[u8]) -> Header {
     result.unwrap_or_else(|early| early)
 }
 
-type Early<T> = Result<T, Header>;
+type Early<T> = Result<T, ProxyHeader>;
 
 /// Checks that the next bytes, as far as they have come, are these.
 fn expect(bytes: &[u8], wanted: &[u8]) -> Early<()> {
     let there = bytes.len().min(wanted.len());
     if bytes.get(..there) != wanted.get(..there) {
-        return Err(Header::Invalid("it begins with no PROXY header"));
+        return Err(ProxyHeader::Invalid("it begins with no PROXY header"));
     }
     if there < wanted.len() {
-        return Err(Header::NeedsMore);
+        return Err(ProxyHeader::NeedsMore);
     }
     Ok(())
 }
 
-fn version1(bytes: &[u8]) -> Early<Header> {
+fn version1(bytes: &[u8]) -> Early<ProxyHeader> {
     expect(bytes, PREFIX)?;
     let head = bytes.get(..LINE).unwrap_or(bytes);
     let Some(end) = head.windows(2).position(|pair| pair == b"\r\n") else {
         return Err(match head.len() {
-            LINE => Header::Invalid("the line of PROXY version 1 has no end"),
-            _ => Header::NeedsMore,
+            LINE => ProxyHeader::Invalid("the line of PROXY version 1 has no end"),
+            _ => ProxyHeader::NeedsMore,
         });
     };
-    let wrong = || Header::Invalid("the line of PROXY version 1 is malformed");
+    let wrong = || ProxyHeader::Invalid("the line of PROXY version 1 is malformed");
     let line = head.get(PREFIX.len()..end).unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| wrong())?;
     let length = end + 2;
     // Everything after UNKNOWN is to be ignored, also addresses.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
-        return Ok(Header::Complete {
+        return Ok(ProxyHeader::Complete {
             length,
             client: None,
         });
@@ -83,7 +83,7 @@ fn version1(bytes: &[u8]) -> Early<Header> {
     let addresses = (address(family, part()?), address(family, part()?));
     let ports = (port(part()?), port(part()?));
     match (addresses, ports, parts.next()) {
-        ((Some(from), Some(_)), (Some(port), Some(_)), None) => Ok(Header::Complete {
+        ((Some(from), Some(_)), (Some(port), Some(_)), None) => Ok(ProxyHeader::Complete {
             length,
             client: Some(SocketAddr::new(from, port)),
         }),
@@ -105,17 +105,17 @@ fn port(text: &str) -> Option<u16> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
-fn version2(bytes: &[u8]) -> Early<Header> {
+fn version2(bytes: &[u8]) -> Early<ProxyHeader> {
     expect(bytes, SIGNATURE)?;
     let Some((head, rest)) = bytes.split_first_chunk::<16>() else {
-        return Err(Header::NeedsMore);
+        return Err(ProxyHeader::NeedsMore);
     };
     let [.., command, family, high, low] = *head;
     let own = match command {
         0x20 => true,
         0x21 => false,
         _ => {
-            return Err(Header::Invalid(
+            return Err(ProxyHeader::Invalid(
                 "not version 2 of PROXY, or a command unknown",
             ));
         }
@@ -123,10 +123,12 @@ fn version2(bytes: &[u8]) -> Early<Header> {
     let size = usize::from(u16::from_be_bytes([high, low]));
     let length = head.len() + size;
     if length > LIMIT {
-        return Err(Header::Invalid("the PROXY header is longer than 4 KiB"));
+        return Err(ProxyHeader::Invalid(
+            "the PROXY header is longer than 4 KiB",
+        ));
     }
     let Some(body) = rest.get(..size) else {
-        return Err(Header::NeedsMore);
+        return Err(ProxyHeader::NeedsMore);
     };
     let (client, extras) = match family {
         _ if own => (None, None),
@@ -142,13 +144,13 @@ fn version2(bytes: &[u8]) -> Early<Header> {
         // The address of a Unix socket is of no use.
         0x31 if body.len() >= 216 => (None, body.get(216..)),
         _ => {
-            return Err(Header::Invalid(
+            return Err(ProxyHeader::Invalid(
                 "the PROXY header names another transport than TCP",
             ));
         }
     };
     extras.map_or(Ok(()), check_extras)?;
-    Ok(Header::Complete { length, client })
+    Ok(ProxyHeader::Complete { length, client })
 }
 
 /// Reads source and destination address of `N` bytes and their ports. Returns the source and the
@@ -157,7 +159,7 @@ fn ends<const N: usize>(body: &[u8]) -> Early<(SocketAddr, &[u8])>
 where
     IpAddr: From<[u8; N]>,
 {
-    let short = Header::Invalid("the PROXY header is too short for its addresses");
+    let short = ProxyHeader::Invalid("the PROXY header is too short for its addresses");
     let parts = || {
         let (source, rest) = body.split_first_chunk::<N>()?;
         let (_, rest) = rest.split_first_chunk::<N>()?;
@@ -176,7 +178,7 @@ fn check_extras(mut bytes: &[u8]) -> Early<()> {
             let [_, high, low] = *head;
             rest.get(u16::from_be_bytes([high, low]).into()..)
         });
-        bytes = next.ok_or(Header::Invalid(
+        bytes = next.ok_or(ProxyHeader::Invalid(
             "a length after the addresses of the PROXY header is wrong",
         ))?;
     }
@@ -188,14 +190,14 @@ mod tests {
     use super::*;
 
     fn complete(bytes: &[u8], client: Option<&str>) {
-        let wanted = Header::Complete {
+        let wanted = ProxyHeader::Complete {
             length: bytes.len(),
             client: client.map(|c| c.parse().unwrap()),
         };
         assert_eq!(parse(bytes), wanted);
         assert_eq!(parse(&[bytes, b"GET / HTTP/1.1\r\n"].concat()), wanted);
         for end in 0..bytes.len() {
-            assert_eq!(parse(&bytes[..end]), Header::NeedsMore, "{end}");
+            assert_eq!(parse(&bytes[..end]), ProxyHeader::NeedsMore, "{end}");
         }
     }
 
@@ -273,7 +275,7 @@ mod tests {
             &v2(0x21, 0x11, &[0; 4081]),
             b"\r\n\r\n\0\r\nQUIT\r",
         ] {
-            assert!(matches!(parse(bytes), Header::Invalid(_)), "{bytes:?}");
+            assert!(matches!(parse(bytes), ProxyHeader::Invalid(_)), "{bytes:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct Policy {
 
 /// The rules of a policy that concern one caller. Rules for other ports and callers are left out,
 /// so a request meets only rules that can decide about it.
-pub struct Verdicts {
+pub struct CallerPolicy {
     /// Callers that no rule denies are allowed.
     permissive: bool,
     /// The caller lacks a certificate that is required.
@@ -60,7 +60,7 @@ pub struct Caller<'a> {
 
 /// Why a caller is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Denial {
     /// This rule refuses it.
     Rule(Arc<str>),
     /// No rule allows it.
@@ -73,7 +73,7 @@ pub enum Refusal {
     Plaintext,
 }
 
-impl Refusal {
+impl Denial {
     /// Explains the refusal to an operator; `policy` is the one that refuses.
     pub fn explain(&self, policy: &Policy) -> String {
         match self {
@@ -123,17 +123,18 @@ impl Policy {
     }
 
     /// Returns the rules that concern `caller`.
-    pub fn verdicts(&self, caller: &Caller<'_>) -> Verdicts {
+    pub fn caller_policy(&self, caller: &Caller<'_>) -> CallerPolicy {
         let plaintext = caller.strict && caller.identity.is_none();
         let permissive = self.permissive && !plaintext;
         let meant = |rules: &[Arc<Rule>]| {
-            let means = |rule: &&Arc<Rule>| rule.covers(caller.port) && rule.means(caller);
-            rules.iter().filter(means).cloned().collect()
+            let applies_to =
+                |rule: &&Arc<Rule>| rule.covers(caller.port) && rule.applies_to(caller);
+            rules.iter().filter(applies_to).cloned().collect()
         };
         let allows: &[_] = if self.permissive { &[] } else { &self.allows };
         let mut judging = self.denies.iter().chain(allows);
         let by_path = judging.find(|r| r.conditions.look_at_paths() && r.covers(caller.port));
-        Verdicts {
+        CallerPolicy {
             permissive,
             plaintext: plaintext && !self.admits_plaintext(caller.port, caller.address),
             by_path: by_path.cloned(),
@@ -170,28 +171,28 @@ impl Policy {
     }
 }
 
-impl Verdicts {
+impl CallerPolicy {
     /// Whether the caller may; `request` is `None` for opaque TCP.
     ///
     /// # Errors
     /// Returns why the caller is refused.
-    pub fn judge(&self, request: Option<&Request<'_>>) -> Result<(), Refusal> {
+    pub fn judge(&self, request: Option<&Request<'_>>) -> Result<(), Denial> {
         // The policy would judge one reading of an ambiguous path, and the application obey
         // another.
         if let (Some(rule), Some(request)) = (&self.by_path, request)
             && !request.is_plain()
         {
-            return Err(Refusal::Path(rule.name.clone()));
+            return Err(Denial::Path(rule.name.clone()));
         }
         if let Some(rule) = self.denies.iter().find(|r| r.matches(request)) {
-            return Err(Refusal::Rule(rule.name.clone()));
+            return Err(Denial::Rule(rule.name.clone()));
         }
         if self.permissive || self.allows.iter().any(|r| r.matches(request)) {
             return Ok(());
         }
         Err(match self.plaintext {
-            true => Refusal::Plaintext,
-            false => Refusal::NoRule,
+            true => Denial::Plaintext,
+            false => Denial::NoRule,
         })
     }
 
@@ -201,17 +202,17 @@ impl Verdicts {
     ///
     /// # Errors
     /// Returns why the tunnel is refused.
-    pub fn judge_tunnel(&self, request: &Request<'_>) -> Result<(), Refusal> {
+    pub fn judge_tunnel(&self, request: &Request<'_>) -> Result<(), Denial> {
         let mut denies = self.denies.iter();
         if let Some(rule) = denies.find(|r| r.conditions.forbid_tunnel(request)) {
-            return Err(Refusal::Tunnel(rule.name.clone()));
+            return Err(Denial::Tunnel(rule.name.clone()));
         }
         let mut allows = self.allows.iter();
         if self.permissive || allows.any(|r| r.conditions.allow_tunnel(request)) {
             return Ok(());
         }
         let first = self.allows.first();
-        Err(Refusal::Tunnel(
+        Err(Denial::Tunnel(
             first.map_or_else(|| "".into(), |r| r.name.clone()),
         ))
     }
@@ -274,7 +275,7 @@ impl Rule {
         self.ports.is_empty() || self.ports.contains(&port)
     }
 
-    fn means(&self, caller: &Caller<'_>) -> bool {
+    fn applies_to(&self, caller: &Caller<'_>) -> bool {
         let nobody = !self.any_identity && self.sources.is_empty() && self.networks.is_empty();
         if nobody {
             // Allows nobody, denies everybody.
@@ -315,8 +316,8 @@ mod tests {
         policy: &Policy,
         caller: &Caller<'_>,
         request: Option<&Request<'_>>,
-    ) -> Result<(), Refusal> {
-        policy.verdicts(caller).judge(request)
+    ) -> Result<(), Denial> {
+        policy.caller_policy(caller).judge(request)
     }
 
     fn allow(source: &str) -> PolicyRule {
@@ -377,8 +378,9 @@ mod tests {
             }
             let policy = policy(permissive, rules);
             let id = id("gateway");
-            let verdicts = policy.verdicts(&caller(&id, 8101));
-            verdicts.judge(Some(&connect)).is_ok() && verdicts.judge_tunnel(&connect).is_ok()
+            let caller_policy = policy.caller_policy(&caller(&id, 8101));
+            caller_policy.judge(Some(&connect)).is_ok()
+                && caller_policy.judge_tunnel(&connect).is_ok()
         };
         let host = &["db.example.com"][..];
         for (action, methods, hosts, expected) in [
@@ -423,7 +425,7 @@ mod tests {
         for name in ["gateway2", "gatewa", "Gateway", "gateway.x"] {
             let id = id(name);
             let refusal = judge(&policy, &caller(&id, 8101), None).unwrap_err();
-            assert_eq!(refusal, Refusal::NoRule, "{name}");
+            assert_eq!(refusal, Denial::NoRule, "{name}");
             assert_eq!(
                 refusal.explain(&policy),
                 "none of TrafficTarget/t allows it"
@@ -432,7 +434,7 @@ mod tests {
         assert!(judge(&policy, &outside([10, 0, 0, 1], false), None).is_err());
         assert_eq!(
             judge(&policy, &outside([10, 0, 0, 1], true), None),
-            Err(Refusal::Plaintext)
+            Err(Denial::Plaintext)
         );
         assert!(judge(&policy, &caller(&id("gateway"), 8102), None).is_err());
     }
@@ -462,7 +464,7 @@ mod tests {
         );
         assert_eq!(
             judge(&denies, &ask, None),
-            Err(Refusal::Rule("AuthorizationPolicy/d".into()))
+            Err(Denial::Rule("AuthorizationPolicy/d".into()))
         );
         assert!(judge(&denies, &ask, Some(&get("/a"))).is_err());
         assert_eq!(judge(&denies, &ask, Some(&get("/b"))), Ok(()));
@@ -485,7 +487,7 @@ mod tests {
             assert_eq!(judge(&policy, &caller(&id("good"), 8101), None), Ok(()));
             assert_eq!(
                 judge(&policy, &caller(&id("evil"), 8101), None),
-                Err(Refusal::Rule("AuthorizationPolicy/d".into()))
+                Err(Denial::Rule("AuthorizationPolicy/d".into()))
             );
             assert_eq!(judge(&policy, &caller(&id("evil"), 8102), None), Ok(()));
         }
@@ -508,18 +510,18 @@ mod tests {
             assert_eq!(judge(&policy, &outside([10, 1, 1, 1], true), None), Ok(()));
             assert_eq!(
                 judge(&policy, &outside([11, 1, 1, 1], true), None),
-                Err(Refusal::Plaintext)
+                Err(Denial::Plaintext)
             );
             let unknown = Caller {
                 address: None,
                 ..outside([0; 4], true)
             };
-            assert_eq!(judge(&policy, &unknown, None), Err(Refusal::Plaintext));
+            assert_eq!(judge(&policy, &unknown, None), Err(Denial::Plaintext));
             let other_port = Caller {
                 port: 8102,
                 ..outside([10, 1, 1, 1], true)
             };
-            assert_eq!(judge(&policy, &other_port, None), Err(Refusal::Plaintext));
+            assert_eq!(judge(&policy, &other_port, None), Err(Denial::Plaintext));
         }
     }
 
@@ -537,9 +539,9 @@ mod tests {
         for action in [Action::AuditAllow, Action::AuditDeny] {
             let policy = audits(action);
             let ask = caller(&gateway, 8101);
-            assert_eq!(judge(&policy, &ask, None), Err(Refusal::NoRule));
-            let verdicts = policy.verdicts(&ask);
-            let names: Vec<_> = verdicts.audited(None).map(|n| &**n).collect();
+            assert_eq!(judge(&policy, &ask, None), Err(Denial::NoRule));
+            let caller_policy = policy.caller_policy(&ask);
+            let names: Vec<_> = caller_policy.audited(None).map(|n| &**n).collect();
             assert_eq!(names, ["AuthorizationPolicy/w"]);
         }
     }
@@ -558,7 +560,7 @@ mod tests {
         for path in ["/x/../admin", "//admin", "/%61dmin", "/admin;x", "/a%2fb"] {
             assert_eq!(
                 judge(&policy, &caller(&gateway, 8101), Some(&get(path))),
-                Err(Refusal::Path("AuthorizationPolicy/d".into())),
+                Err(Denial::Path("AuthorizationPolicy/d".into())),
                 "{path}"
             );
             let elsewhere = judge(&policy, &caller(&gateway, 8102), Some(&get(path)));

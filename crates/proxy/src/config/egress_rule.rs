@@ -333,7 +333,7 @@ mod tests {
             (of("", &[a]), [true, false, false, false]),
         ] {
             let all = [a, b, "spiffe://td/ns/shop2/sa/a", "spiffe://td/svc/shop"];
-            assert_eq!(all.map(|asks| rule.is_for(&id(asks))), meant);
+            assert_eq!(all.map(|view| rule.is_for(&id(view))), meant);
         }
     }
 
@@ -347,14 +347,14 @@ mod tests {
             }],
             ..Default::default()
         });
-        let asks = |method: &'static str, path: &'static str| {
+        let view = |method: &'static str, path: &'static str| {
             let request = Request::new(method.as_bytes(), path.as_bytes(), b"a", b"");
             rule.allows_request(80, b"a", &request)
         };
-        assert!(asks("GET", "/public/a"));
-        assert!(!asks("POST", "/public/a"));
-        assert!(!asks("GET", "/private"));
-        assert!(!asks("GET", "/public/../private"));
+        assert!(view("GET", "/public/a"));
+        assert!(!view("POST", "/public/a"));
+        assert!(!view("GET", "/private"));
+        assert!(!view("GET", "/public/../private"));
         assert!(!rule.allows(80, &Spoken::Opaque));
         assert!(!rule.allows(443, &Spoken::Tls(Some("a".into()))));
     }

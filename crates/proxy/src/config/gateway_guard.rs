@@ -135,11 +135,11 @@ pub fn judge(
     client: &GatewayClient<'_>,
     request: Option<&Request<'_>>,
 ) -> Result<(), Failure> {
-    let verdicts = policy.verdicts(&caller(client));
-    for rule in verdicts.audited(request) {
+    let caller_policy = policy.caller_policy(&caller(client));
+    for rule in caller_policy.audited(request) {
         metrics.audited(rule);
     }
-    verdicts.judge(request).map_err(|refusal| {
+    caller_policy.judge(request).map_err(|refusal| {
         let text = format!(
             "a client at {} may not come in by port {} of Gateway/{}: {}",
             String::from_utf8_lossy(client.text),
@@ -158,8 +158,8 @@ pub fn audited(
     request: &Request<'_>,
     names: &mut String,
 ) {
-    let verdicts = policy.verdicts(&caller(client));
-    for name in verdicts.audited(Some(request)) {
+    let caller_policy = policy.caller_policy(&caller(client));
+    for name in caller_policy.audited(Some(request)) {
         if !names.is_empty() {
             names.push_str(", ");
         }

@@ -24,7 +24,7 @@ pub struct Gateway {
     pub connections: ConnectionRoutes,
     /// Its location: `region/zone`; empty: unknown.
     pub locality: String,
-    /// See [`Scope::claim_headers`](crate::decision::Scope::claim_headers): those of all listeners.
+    /// See [`ConnectionContext::claim_headers`](crate::decision::ConnectionContext::claim_headers): those of all listeners.
     pub claim_headers: Vec<String>,
 }
 

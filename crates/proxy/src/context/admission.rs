@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tulle_net::places::source_of;
-use tulle_net::socket::{Activity, Watch};
+use tulle_net::socket::{Activity, ConnectionWatch};
 
 /// Most connections of a source that are compared to choose the one that gives way.
 const LOOKS: usize = 16;
@@ -36,7 +36,7 @@ pub struct Admission(Rc<RefCell<Ledger<Occupant>>>);
 /// A connection, or a stream that counts as one.
 #[derive(Clone)]
 enum Occupant {
-    Connection(Watch),
+    Connection(ConnectionWatch),
     /// A connection that another sidecar carries in a stream, and since when.
     Stream(Rc<dyn Carried>, Instant),
 }
@@ -70,12 +70,12 @@ impl Occupant {
 }
 
 /// A connection in the ledger; dropping it takes the connection out.
-pub struct Held {
+pub struct AdmittedConnection {
     ledger: Rc<RefCell<Ledger<Occupant>>>,
     slot: u32,
 }
 
-impl Drop for Held {
+impl Drop for AdmittedConnection {
     fn drop(&mut self) {
         self.ledger.borrow_mut().leave(self.slot);
     }
@@ -93,20 +93,23 @@ pub struct Displaced {
 impl Admission {
     /// Enters a connection that is going to be served.
     #[must_use]
-    pub fn enter(&self, tcp: &TcpStream, peer: SocketAddr) -> Held {
-        self.hold(peer.ip(), Occupant::Connection(Watch::new(tcp, peer)))
+    pub fn enter(&self, tcp: &TcpStream, peer: SocketAddr) -> AdmittedConnection {
+        self.hold(
+            peer.ip(),
+            Occupant::Connection(ConnectionWatch::new(tcp, peer)),
+        )
     }
 
     /// Enters a connection that a sidecar at this address carries in a stream. It takes as much room as
     /// one of its own.
     #[must_use]
-    pub fn enter_stream(&self, address: IpAddr, stream: Rc<dyn Carried>) -> Held {
+    pub fn enter_stream(&self, address: IpAddr, stream: Rc<dyn Carried>) -> AdmittedConnection {
         self.hold(address, Occupant::Stream(stream, Instant::now()))
     }
 
-    fn hold(&self, address: IpAddr, occupant: Occupant) -> Held {
+    fn hold(&self, address: IpAddr, occupant: Occupant) -> AdmittedConnection {
         let slot = self.0.borrow_mut().enter(source_of(address), occupant);
-        Held {
+        AdmittedConnection {
             ledger: self.0.clone(),
             slot,
         }

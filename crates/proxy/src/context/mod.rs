@@ -9,7 +9,7 @@ pub(crate) mod memory_limit;
 pub(crate) mod peers;
 
 use crate::config::snapshot::Snapshot;
-use crate::config::traffic::retry::Budgets;
+use crate::config::traffic::retry::RetryBudgets;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::outside_peers::OutsidePeers;
@@ -81,7 +81,7 @@ pub struct WorkerContext {
     /// Spans for the exporter.
     pub spans: span::Ring,
     /// Budgets of retries.
-    pub retry_budgets: Budgets,
+    pub retry_budgets: RetryBudgets,
     /// Asks the controller for names that are not in the snapshot.
     pub lookups: Option<Lookups>,
     snapshot: RefCell<Rc<Present>>,
@@ -122,7 +122,7 @@ impl WorkerContext {
             outside: OutsidePeers::default(),
             log,
             spans: span::Ring::new(spans),
-            retry_budgets: Budgets::default(),
+            retry_budgets: RetryBudgets::default(),
             lookups,
             snapshot: RefCell::new(Rc::new(Present(snapshot))),
             recent: RefCell::default(),

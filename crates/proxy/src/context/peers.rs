@@ -37,7 +37,7 @@ impl Peers {
     /// Enters a connection whose handshake is complete.
     #[must_use]
     pub fn enter(self: &Rc<Self>, tcp: &TcpStream, session: &Session) -> Connected {
-        let (certificate, cut) = (session.peer_certificate(), Cut::of(tcp));
+        let (certificate, cut) = (session.peer_certificate(), Cut::for_stream(tcp));
         // The handshake has checked this, too, but the connection had to wait since.
         if certificate.is_revoked(&self.revoked.borrow()) {
             cut.now();

@@ -21,13 +21,13 @@ struct State {
     snapshot: Arc<Snapshot>,
     /// Wakes tasks that wait for another snapshot.
     changed: Arc<Notify>,
-    refused: Refused,
+    refused: RefusedChange,
     draining: bool,
 }
 
 /// Why the newest change is not in force; empty when it is.
 #[derive(Clone, Default, serde::Serialize)]
-pub struct Refused {
+pub struct RefusedChange {
     /// Why the newest resources are refused.
     pub configuration: Option<String>,
     /// Why the newest certificate files are refused.
@@ -52,7 +52,7 @@ impl Current {
     }
 
     /// Returns why the newest changes are refused.
-    pub fn refused(&self) -> Refused {
+    pub fn refused(&self) -> RefusedChange {
         self.state().refused.clone()
     }
 
@@ -93,7 +93,7 @@ impl Publisher {
         let current = Current(Arc::new(Mutex::new(State {
             snapshot: Arc::new(snapshot.clone()),
             changed: Arc::default(),
-            refused: Refused::default(),
+            refused: RefusedChange::default(),
             draining: false,
         })));
         Self {

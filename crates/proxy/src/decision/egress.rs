@@ -1,24 +1,24 @@
 //! Requests that leave the mesh: which rule allows them, and which way they take.
 
 use super::outbound;
-use super::request::{Asks, Decision, Target};
-use crate::balance::Steer;
+use super::request::{Decision, RequestView, Target};
+use crate::balance::EndpointHint;
 use crate::codec::host::Host;
 use crate::config::conditions;
 use crate::config::egress_rule::{Egress, Rule, Spoken};
-use crate::telemetry::metrics::{Labels, Reporter, Series};
-use crate::telemetry::outside_peers::Peer;
+use crate::telemetry::metrics::{Labels, Reporter, RequestSeries};
+use crate::telemetry::outside_peers::OutsidePeer;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::upstream::outside::Beyond;
-use crate::upstream::{Speaks, Upstream, UpstreamKey};
-use crate::worker::{Config, Worker};
+use crate::upstream::outside::ExternalTarget;
+use crate::upstream::{HttpVersion, Upstream, UpstreamKey};
+use crate::worker::{Worker, WorkerConfig};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use tulle_http1::{Method, split_authority};
 
 /// A connection to an address outside the mesh that speaks HTTP: each request is judged.
 #[derive(Clone)]
-pub struct EgressScope {
+pub struct EgressContext {
     destination: SocketAddr,
     /// Why it is unknown whether the address is outside the mesh; `None`: it is outside.
     unknown: Option<Rc<str>>,
@@ -27,10 +27,10 @@ pub struct EgressScope {
 /// Decides the way of a connection, and whether a rule allows it.
 pub fn decide(
     worker: &Worker,
-    config: &Config,
+    config: &WorkerConfig,
     destination: SocketAddr,
     spoken: &Spoken,
-) -> Result<(Rc<Upstream>, Rc<Series>, bool), Failure> {
+) -> Result<(Rc<Upstream>, Rc<RequestSeries>, bool), Failure> {
     let port = destination.port();
     let rule = rule(config, destination, |rule| rule.allows(port, spoken));
     if rule.is_none() && !config.snapshot.mesh.allow_egress {
@@ -52,7 +52,7 @@ pub fn decide(
 
 /// Returns the first rule for this address that allows the connection.
 fn rule(
-    config: &Config,
+    config: &WorkerConfig,
     destination: SocketAddr,
     mut allows: impl FnMut(&Rule) -> bool,
 ) -> Option<&Rule> {
@@ -73,8 +73,8 @@ fn leave(
     let mut key = UpstreamKey {
         address: destination,
         identities: None,
-        speaks: Speaks::AsCame,
-        beyond: None,
+        http_version: HttpVersion::AsCame,
+        external: None,
         own: false,
     };
     if let Some(rule) = rule {
@@ -87,7 +87,7 @@ fn leave(
             _ => host,
         };
         if origination.is_some() || rule.way.gateway.is_some() {
-            key.beyond = Some(Box::new(Beyond {
+            key.external = Some(Box::new(ExternalTarget {
                 way: rule.way.clone(),
                 host: Host::named(host.as_bytes()).to_text().into(),
                 tls: tls.filter(|_| origination.is_some()),
@@ -100,7 +100,12 @@ fn leave(
 
 /// Returns the counters of a rule's connections: there is a series for each rule, not for each
 /// host.
-fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> Rc<Series> {
+fn series(
+    worker: &Worker,
+    config: &WorkerConfig,
+    rule: Option<&Rule>,
+    tcp: bool,
+) -> Rc<RequestSeries> {
     worker.metrics.series(Labels {
         reporter: Reporter::Source,
         source: Some(config.snapshot.identity.clone()),
@@ -111,7 +116,7 @@ fn series(worker: &Worker, config: &Config, rule: Option<&Rule>, tcp: bool) -> R
     })
 }
 
-fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
+fn refusal(config: &WorkerConfig, destination: SocketAddr, what: &str) -> Failure {
     if config.snapshot.egress.is_none() {
         let why = config.snapshot.strict_by("spec.allowEgress is false");
         let text = format!("{destination} belongs to no service of the mesh and {why}");
@@ -124,7 +129,7 @@ fn refusal(config: &Config, destination: SocketAddr, what: &str) -> Failure {
     Failure::new(Reason::EgressDenied, text)
 }
 
-impl EgressScope {
+impl EgressContext {
     /// A connection to that address; `unknown` says why nobody knows whether it is outside the mesh.
     pub fn new(destination: SocketAddr, unknown: Option<Rc<str>>) -> Self {
         Self {
@@ -133,33 +138,33 @@ impl EgressScope {
         }
     }
 
-    /// See [`Scope::decide`].
+    /// See [`ConnectionContext::decide`].
     ///
     /// # Errors
     /// No rule allows the request to leave.
     pub fn decide(
         &self,
         worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
         if let Some(why) = &self.unknown {
             return Err(Failure::new(Reason::NotReady, &**why));
         }
-        let authority = asks.head.authority.of(asks.bytes);
+        let authority = view.head.authority.slice(view.bytes);
         let (host, _) = split_authority(authority);
         let shown = String::from_utf8_lossy(host);
-        if asks.head.method == Method::Connect {
+        if view.head.method == Method::Connect {
             let text = format!(
                 "CONNECT to {shown:?} would leave the mesh past its rules; dial the server itself"
             );
             return Err(Failure::new(Reason::EgressDenied, text));
         }
         let request = conditions::Request::new(
-            asks.head.method_text.of(asks.bytes),
-            asks.head.path.of(asks.bytes),
+            view.head.method_text.slice(view.bytes),
+            view.head.path.slice(view.bytes),
             authority,
-            asks.forwarded,
+            view.forwarded,
         );
         let port = self.destination.port();
         let allows = |rule: &Rule| rule.allows_request(port, host, &request);
@@ -168,18 +173,22 @@ impl EgressScope {
             let method = String::from_utf8_lossy(request.method);
             let path = String::from_utf8_lossy(request.path);
             let what = format!(" with {method} {path} for {shown:?}");
-            worker.outside.refused(Peer::server(self.destination));
+            worker
+                .outside
+                .refused(OutsidePeer::server(self.destination));
             return Err(refusal(config, self.destination, &what));
         }
         if rule.is_none() {
-            worker.outside.let_through(Peer::server(self.destination));
+            worker
+                .outside
+                .let_through(OutsidePeer::server(self.destination));
         }
         let upstream = leave(worker, rule, self.destination, &shown, Some(true));
         Ok(Decision {
             series: series(worker, config, rule, false),
             target: Target::Outside(upstream),
             timeout_ms: config.snapshot.mesh.request_timeout_ms,
-            steer: Steer::default(),
+            hint: EndpointHint::default(),
             affinity: None,
             filters: None,
             retry: None,
@@ -193,8 +202,8 @@ impl EgressScope {
         self.destination.port()
     }
 
-    /// See [`Scope::series`].
-    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+    /// See [`ConnectionContext::series`].
+    pub fn series(&self, worker: &Worker, config: &WorkerConfig) -> Rc<RequestSeries> {
         outbound::unrouted(worker, config, &"unknown".into())
     }
 }

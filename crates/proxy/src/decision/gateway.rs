@@ -1,13 +1,13 @@
 //! Requests of clients outside the mesh: whether the listener takes them, and which backend its routes choose.
 
 use super::outbound;
-use super::request::{Asks, Decision, judged};
+use super::request::{Decision, RequestView, judged};
 use crate::config::gateway_guard::{self, GatewayClient};
 use crate::config::gateway_listener::{Gateway, Listener};
 use crate::config::route;
-use crate::telemetry::metrics::Series;
+use crate::telemetry::metrics::RequestSeries;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::worker::{Config, Worker};
+use crate::worker::{Worker, WorkerConfig};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tulle_http1::Method;
 
 /// A connection to a listener of a gateway.
 #[derive(Clone)]
-pub struct GatewayScope {
+pub struct GatewayContext {
     gateway: Arc<str>,
     port: u16,
     client: Box<[u8]>,
@@ -32,7 +32,7 @@ pub struct Terminated {
     pub certificate: Option<Box<[u8]>>,
 }
 
-impl GatewayScope {
+impl GatewayContext {
     /// A connection to that port.
     pub fn new(gateway: Arc<str>, port: u16, client: String) -> Self {
         Self {
@@ -43,15 +43,15 @@ impl GatewayScope {
         }
     }
 
-    /// See [`Scope::decide`].
+    /// See [`ConnectionContext::decide`].
     ///
     /// # Errors
     /// The gateway is gone, the request is not for this listener, or no route matches.
     pub fn decide(
         &self,
         worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
         let gateway = config
             .snapshot
@@ -61,8 +61,8 @@ impl GatewayScope {
                 let text = format!("gateway {} is not configured", self.gateway);
                 Failure::new(Reason::NotReady, text)
             })?;
-        let authority = asks.head.authority.of(asks.bytes);
-        if asks.head.method == Method::Connect {
+        let authority = view.head.authority.slice(view.bytes);
+        if view.head.method == Method::Connect {
             let host = String::from_utf8_lossy(authority);
             let text = format!(
                 "CONNECT to {host:?}: a gateway opens no tunnels into the mesh, which its routes \
@@ -72,38 +72,38 @@ impl GatewayScope {
         }
         let listener = self.check_host(gateway, authority)?;
         if let Some(guard) = &listener.guard {
-            guard.admit(&worker.metrics, &self.as_client(), &judged(asks))?;
+            guard.admit(&worker.metrics, &self.as_client(), &judged(view))?;
         }
         let entrance = route::Entrance {
             port: self.port,
             listener: &listener.name,
         };
-        let Some(found) = outbound::find(&gateway.routes, entrance, asks)? else {
-            return Err(outbound::unmatched(asks));
+        let Some(found) = outbound::find(&gateway.routes, entrance, view)? else {
+            return Err(outbound::unmatched(view));
         };
         if let Some(policy) = &found.rule.policy {
             gateway_guard::judge(
                 policy,
                 &worker.metrics,
                 &self.as_client(),
-                Some(&judged(asks)),
+                Some(&judged(view)),
             )?;
         }
         let mut decision = outbound::follow(worker, config, &found, None)?;
         if let Some(guard) = &listener.guard {
             let of_route = decision.filters.take();
-            decision.filters = guard.filters(&judged(asks), of_route)?;
+            decision.filters = guard.filters(&judged(view), of_route)?;
         }
         Ok(decision)
     }
 
-    /// See [`Scope::audited`].
-    pub fn audited(&self, config: &Config, asks: &Asks<'_>) -> String {
+    /// See [`ConnectionContext::audited`].
+    pub fn audited(&self, config: &WorkerConfig, view: &RequestView<'_>) -> String {
         let mut names = String::new();
         let Some(gateway) = config.snapshot.gateways.get(&*self.gateway) else {
             return names;
         };
-        let authority = asks.head.authority.of(asks.bytes);
+        let authority = view.head.authority.slice(view.bytes);
         let Some(listener) = gateway.listener(self.port, authority) else {
             return names;
         };
@@ -111,18 +111,18 @@ impl GatewayScope {
             port: self.port,
             listener: &listener.name,
         };
-        let found = outbound::find(&gateway.routes, entrance, asks)
+        let found = outbound::find(&gateway.routes, entrance, view)
             .ok()
             .flatten();
         let of_route = found.and_then(|f| f.rule.policy.as_deref());
         let of_listener = listener.guard.as_ref().and_then(|g| g.policy());
         for policy in of_listener.into_iter().chain(of_route) {
-            gateway_guard::audited(policy, &self.as_client(), &judged(asks), &mut names);
+            gateway_guard::audited(policy, &self.as_client(), &judged(view), &mut names);
         }
         names
     }
 
-    /// See [`Scope::entry`].
+    /// See [`ConnectionContext::entry`].
     pub fn entry(&self) -> (&'static str, u16) {
         let scheme = if self.terminated.is_some() {
             "https"
@@ -188,29 +188,29 @@ impl GatewayScope {
     pub fn judge_again(
         &self,
         worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
     ) -> Result<(), Failure> {
         let Some(gateway) = config.snapshot.gateways.get(&*self.gateway) else {
             return Ok(());
         };
-        let authority = asks.head.authority.of(asks.bytes);
+        let authority = view.head.authority.slice(view.bytes);
         let Some(listener) = gateway.listener(self.port, authority) else {
             return Ok(());
         };
         if let Some(guard) = &listener.guard {
-            guard.admit(&worker.metrics, &self.as_client(), &judged(asks))?;
+            guard.admit(&worker.metrics, &self.as_client(), &judged(view))?;
         }
         let entrance = route::Entrance {
             port: self.port,
             listener: &listener.name,
         };
-        match outbound::find(&gateway.routes, entrance, asks)?.map(|f| &f.rule.policy) {
+        match outbound::find(&gateway.routes, entrance, view)?.map(|f| &f.rule.policy) {
             Some(Some(policy)) => gateway_guard::judge(
                 policy,
                 &worker.metrics,
                 &self.as_client(),
-                Some(&judged(asks)),
+                Some(&judged(view)),
             ),
             _ => Ok(()),
         }
@@ -264,19 +264,19 @@ impl GatewayScope {
         }
     }
 
-    /// See [`Scope::forwarded_client_cert`].
+    /// See [`ConnectionContext::forwarded_client_cert`].
     pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
         self.terminated.as_ref()?.certificate.as_deref()
     }
 
-    /// See [`Scope::claim_headers`].
-    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+    /// See [`ConnectionContext::claim_headers`].
+    pub fn claim_headers<'c>(&self, config: &'c WorkerConfig) -> &'c [String] {
         let gateway = config.snapshot.gateways.get(&*self.gateway);
         gateway.map_or(&[], |g| g.claim_headers.as_slice())
     }
 
-    /// See [`Scope::series`].
-    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+    /// See [`ConnectionContext::series`].
+    pub fn series(&self, worker: &Worker, config: &WorkerConfig) -> Rc<RequestSeries> {
         outbound::unrouted(worker, config, &"unknown".into())
     }
 }

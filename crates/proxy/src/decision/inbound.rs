@@ -1,16 +1,16 @@
 //! Requests and connections to the application: who is it, and may it.
 
-use super::request::{Asks, Decision, Target, judged};
-use crate::balance::Steer;
+use super::request::{Decision, RequestView, Target, judged};
+use crate::balance::EndpointHint;
 use crate::config::authz;
-use crate::config::authz::{Caller, Refusal, Verdicts};
+use crate::config::authz::{Caller, CallerPolicy, Denial};
 use crate::config::inbound_rules::InboundRules;
 use crate::config::snapshot::Inbound;
 use crate::filter::ext_authz::Asker;
-use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::telemetry::metrics::{Labels, Reporter, RequestSeries};
 use crate::telemetry::reason::{Failure, Reason};
-use crate::upstream::{Speaks, Upstream, UpstreamKey};
-use crate::worker::{Config, Worker};
+use crate::upstream::{HttpVersion, Upstream, UpstreamKey};
+use crate::worker::{Worker, WorkerConfig};
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use tulle_net::clock;
 use tulle_tls::{PeerCertificate, Session};
 
 /// A connection to one port of the application.
-pub struct InboundScope {
+pub struct InboundContext {
     port: u16,
     /// The peer's verified identity; `None`: plaintext from outside the mesh.
     peer: Option<SpiffeId>,
@@ -52,12 +52,12 @@ pub struct Client {
 /// State that is valid as long as the configuration is.
 struct Cached {
     generation: u64,
-    http: Rc<Series>,
-    tcp: Rc<Series>,
+    http: Rc<RequestSeries>,
+    tcp: Rc<RequestSeries>,
     app: Option<Rc<Upstream>>,
     rules: Option<Arc<InboundRules>>,
     /// The rules of the policy for this peer; `None`: before the first configuration.
-    verdicts: Option<Rc<Verdicts>>,
+    caller_policy: Option<Rc<CallerPolicy>>,
     /// The peer's certificate was revoked: its connection is cut, and earlier requests are not
     /// answered either.
     revoked: bool,
@@ -70,9 +70,14 @@ fn unready() -> Failure {
     Failure::new(Reason::NotReady, text)
 }
 
-impl InboundScope {
+impl InboundContext {
     /// A connection to that port.
-    pub fn new(config: &Config, port: u16, client: Client, session: Option<&Session>) -> Self {
+    pub fn new(
+        config: &WorkerConfig,
+        port: u16,
+        client: Client,
+        session: Option<&Session>,
+    ) -> Self {
         let peer = session.map(|s| s.peer().clone());
         let made_with = session.map(|s| (s.epoch(), s.peer_not_after()));
         let forwarded = peer.as_ref().map(|peer| {
@@ -108,15 +113,15 @@ impl InboundScope {
         self.peer.is_some()
     }
 
-    /// See [`Scope::speaks`].
-    pub fn speaks(&self, config: &Config) -> Speaks {
+    /// See [`ConnectionContext::http_version`].
+    pub fn http_version(&self, config: &WorkerConfig) -> HttpVersion {
         let inbound = config.snapshot.inbound.as_ref();
         let port = inbound.and_then(|i| i.port(self.port));
-        port.map_or(Speaks::AsCame, |port| port.protocol.into())
+        port.map_or(HttpVersion::AsCame, |port| port.protocol.into())
     }
 
-    /// See [`Scope::is_outdated`].
-    pub fn is_outdated(&self, config: &Config) -> bool {
+    /// See [`ConnectionContext::is_outdated`].
+    pub fn is_outdated(&self, config: &WorkerConfig) -> bool {
         let epoch = config.snapshot.tls.as_ref().map(tulle_tls::Context::epoch);
         self.made_with
             .is_some_and(|(made, until)| Some(made) != epoch || until < clock::time_of_day())
@@ -127,14 +132,14 @@ impl InboundScope {
         self.made_with.map(|(_, until)| until)
     }
 
-    /// See [`Scope::claim_headers`].
-    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+    /// See [`ConnectionContext::claim_headers`].
+    pub fn claim_headers<'c>(&self, config: &'c WorkerConfig) -> &'c [String] {
         let inbound = config.snapshot.inbound.as_ref();
         let rules = inbound.and_then(|i| i.port(self.port)?.rules.as_ref());
         rules.map_or(&[], |rules| rules.claim_headers())
     }
 
-    /// See [`Scope::forwarded_for`].
+    /// See [`ConnectionContext::forwarded_for`].
     pub fn forwarded_for(&self) -> Option<&[u8]> {
         self.forwarded_for.as_deref()
     }
@@ -149,7 +154,7 @@ impl InboundScope {
         self.client.address.filter(|_| self.client.named)
     }
 
-    /// See [`Scope::forwarded_client_cert`].
+    /// See [`ConnectionContext::forwarded_client_cert`].
     pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
         self.forwarded_client_cert.as_deref()
     }
@@ -163,20 +168,20 @@ impl InboundScope {
         self.peer.as_ref().map(SpiffeId::as_str)
     }
 
-    /// See [`Scope::decide`].
+    /// See [`ConnectionContext::decide`].
     ///
     /// # Errors
     /// The policy does not allow it, or the port is not served.
     pub fn decide(
         &self,
         worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
-        let request = judged(asks);
+        let request = judged(view);
         let app = self.allow(worker, config, Some(&request))?;
         let (series, rules) = self.cached(worker, config, |c| (c.http.clone(), c.rules.clone()));
-        if asks.head.method == Method::Connect {
+        if view.head.method == Method::Connect {
             self.allow_tunnel(config, &request, rules.as_deref())?;
         }
         let filters = match rules {
@@ -193,7 +198,7 @@ impl InboundScope {
             retry: None,
             try_timeout_ms: 0,
             matched: 0,
-            steer: Steer::default(),
+            hint: EndpointHint::default(),
             affinity: None,
         })
     }
@@ -205,7 +210,7 @@ impl InboundScope {
     pub fn allow(
         &self,
         worker: &Worker,
-        config: &Config,
+        config: &WorkerConfig,
         request: Option<&authz::Request<'_>>,
     ) -> Result<Rc<Upstream>, Failure> {
         let Some(inbound) = &config.snapshot.inbound else {
@@ -223,9 +228,9 @@ impl InboundScope {
     }
 
     /// Whether the policy lets this peer send opaque bytes.
-    pub fn takes_opaque(&self, worker: &Worker, config: &Config) -> bool {
-        let verdicts = self.cached(worker, config, |c| c.verdicts.clone());
-        let judged = verdicts.is_some_and(|v| v.judge(None).is_ok());
+    pub fn takes_opaque(&self, worker: &Worker, config: &WorkerConfig) -> bool {
+        let caller_policy = self.cached(worker, config, |c| c.caller_policy.clone());
+        let judged = caller_policy.is_some_and(|v| v.judge(None).is_ok());
         let inbound = config.snapshot.inbound.as_ref();
         judged && inbound.is_some_and(|i| self.check_opaque(i).is_ok())
     }
@@ -234,7 +239,7 @@ impl InboundScope {
     #[cold]
     fn allow_tunnel(
         &self,
-        config: &Config,
+        config: &WorkerConfig,
         request: &authz::Request<'_>,
         rules: Option<&InboundRules>,
     ) -> Result<(), Failure> {
@@ -242,10 +247,10 @@ impl InboundScope {
             return Ok(());
         };
         let judged = match rules.and_then(InboundRules::hidden_by_tunnel) {
-            Some(name) => Err(Refusal::Tunnel(name.into())),
+            Some(name) => Err(Denial::Tunnel(name.into())),
             None => {
-                let verdicts = inbound.policy.verdicts(&self.caller(config));
-                verdicts.judge_tunnel(request)
+                let caller_policy = inbound.policy.caller_policy(&self.caller(config));
+                caller_policy.judge_tunnel(request)
             }
         };
         judged.map_err(|refusal| self.denied(inbound, &refusal))
@@ -279,21 +284,22 @@ impl InboundScope {
     fn judge(
         &self,
         worker: &Worker,
-        config: &Config,
+        config: &WorkerConfig,
         inbound: &Inbound,
         request: Option<&authz::Request<'_>>,
     ) -> Result<(), Failure> {
-        let (verdicts, revoked) = self.cached(worker, config, |c| (c.verdicts.clone(), c.revoked));
-        let Some(verdicts) = verdicts else {
+        let (caller_policy, revoked) =
+            self.cached(worker, config, |c| (c.caller_policy.clone(), c.revoked));
+        let Some(caller_policy) = caller_policy else {
             return Err(unready());
         };
         if revoked {
             return Err(self.revoked());
         }
-        for rule in verdicts.audited(request) {
+        for rule in caller_policy.audited(request) {
             worker.metrics.audited(rule);
         }
-        let judged = verdicts.judge(request);
+        let judged = caller_policy.judge(request);
         judged.map_err(|refusal| self.denied(inbound, &refusal))
     }
 
@@ -305,7 +311,7 @@ impl InboundScope {
     pub fn admits_connect(
         &self,
         worker: &Worker,
-        config: &Config,
+        config: &WorkerConfig,
         authority: &[u8],
         head: &[u8],
     ) -> Result<&SpiffeId, Failure> {
@@ -328,7 +334,7 @@ impl InboundScope {
     ///
     /// # Errors
     /// There are too many.
-    pub fn admit(&self, config: &Config) -> Result<(), Failure> {
+    pub fn admit(&self, config: &WorkerConfig) -> Result<(), Failure> {
         let inbound = config.snapshot.inbound.as_ref();
         let port = inbound.and_then(|i| i.port(self.port));
         let Some(limit) = port.and_then(|p| p.connections.as_ref()) else {
@@ -348,8 +354,8 @@ impl InboundScope {
     }
 
     #[cold]
-    fn denied(&self, inbound: &Inbound, refusal: &Refusal) -> Failure {
-        if *refusal == Refusal::Plaintext {
+    fn denied(&self, inbound: &Inbound, refusal: &Denial) -> Failure {
+        if *refusal == Denial::Plaintext {
             let text = "this port requires mutual TLS since the connection was made";
             return Failure::new(Reason::PlaintextRefused, text);
         }
@@ -367,7 +373,7 @@ impl InboundScope {
         Failure::new(Reason::Denied, text)
     }
 
-    /// See [`Scope::asker`].
+    /// See [`ConnectionContext::asker`].
     pub fn asker(&self, own: String) -> Asker {
         Asker {
             identity: self.peer_name().map(str::to_owned),
@@ -376,7 +382,7 @@ impl InboundScope {
         }
     }
 
-    fn caller(&self, config: &Config) -> Caller<'_> {
+    fn caller(&self, config: &WorkerConfig) -> Caller<'_> {
         let inbound = config.snapshot.inbound.as_ref();
         Caller {
             identity: self.peer.as_ref(),
@@ -387,24 +393,34 @@ impl InboundScope {
         }
     }
 
-    /// See [`Scope::audited`].
-    pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
-        let Some(verdicts) = self.cached(worker, config, |c| c.verdicts.clone()) else {
+    /// See [`ConnectionContext::audited`].
+    pub fn audited(
+        &self,
+        worker: &Worker,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
+    ) -> String {
+        let Some(caller_policy) = self.cached(worker, config, |c| c.caller_policy.clone()) else {
             return String::new();
         };
-        let request = judged(asks);
-        let rules = verdicts.audited(Some(&request));
+        let request = judged(view);
+        let rules = caller_policy.audited(Some(&request));
         rules.map(|n| &**n).collect::<Vec<_>>().join(", ")
     }
 
-    /// See [`Scope::series`].
-    pub fn series(&self, worker: &Worker, config: &Config, tcp: bool) -> Rc<Series> {
+    /// See [`ConnectionContext::series`].
+    pub fn series(&self, worker: &Worker, config: &WorkerConfig, tcp: bool) -> Rc<RequestSeries> {
         self.cached(worker, config, |c| {
             if tcp { c.tcp.clone() } else { c.http.clone() }
         })
     }
 
-    fn cached<T>(&self, worker: &Worker, config: &Config, take: impl FnOnce(&Cached) -> T) -> T {
+    fn cached<T>(
+        &self,
+        worker: &Worker,
+        config: &WorkerConfig,
+        take: impl FnOnce(&Cached) -> T,
+    ) -> T {
         let mut cached = self.cached.borrow_mut();
         let fresh = cached
             .as_ref()
@@ -415,7 +431,7 @@ impl InboundScope {
         take(cached.get_or_insert_with(|| self.look_up(worker, config)))
     }
 
-    fn look_up(&self, worker: &Worker, config: &Config) -> Cached {
+    fn look_up(&self, worker: &Worker, config: &WorkerConfig) -> Cached {
         let snapshot = &config.snapshot;
         let inbound = snapshot.inbound.as_ref();
         // Before the first configuration the identity names the service, so that every request has
@@ -438,7 +454,7 @@ impl InboundScope {
                 .certificate
                 .as_ref()
                 .is_some_and(|c| c.is_revoked(&snapshot.revoked)),
-            verdicts: inbound.map(|i| Rc::new(i.policy.verdicts(&self.caller(config)))),
+            caller_policy: inbound.map(|i| Rc::new(i.policy.caller_policy(&self.caller(config)))),
             http: worker.metrics.series(labels(false)),
             tcp: worker.metrics.series(labels(true)),
             app: port.filter(|p| !p.egress).map(|p| {
@@ -449,8 +465,8 @@ impl InboundScope {
                 worker.upstream(UpstreamKey {
                     address,
                     identities: None,
-                    speaks: p.protocol.into(),
-                    beyond: None,
+                    http_version: p.protocol.into(),
+                    external: None,
                     own: true,
                 })
             }),

@@ -8,33 +8,33 @@ pub(crate) mod request;
 
 use crate::balance;
 use crate::filter::ext_authz::Asker;
-use crate::telemetry::metrics::Series;
+use crate::telemetry::metrics::RequestSeries;
 use crate::telemetry::reason::Failure;
-use crate::upstream::Speaks;
-use crate::worker::{Config, Worker};
-use egress::EgressScope;
-use gateway::GatewayScope;
-use inbound::InboundScope;
-use outbound::OutboundScope;
-use request::{Asks, Decision};
+use crate::upstream::HttpVersion;
+use crate::worker::{Worker, WorkerConfig};
+use egress::EgressContext;
+use gateway::GatewayContext;
+use inbound::InboundContext;
+use outbound::OutboundContext;
+use request::{Decision, RequestView};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::SystemTime;
 
 /// The side of the proxy a connection belongs to.
 #[derive(Clone)]
-pub enum Scope {
+pub enum ConnectionContext {
     /// A connection from the application to a service.
-    Outbound(OutboundScope),
+    Outbound(OutboundContext),
     /// A connection from a client outside the mesh to a gateway.
-    Gateway(GatewayScope),
+    Gateway(GatewayContext),
     /// A connection from the application to an address outside the mesh.
-    Egress(EgressScope),
+    Egress(EgressContext),
     /// A connection from a peer to the application.
-    Inbound(Rc<InboundScope>),
+    Inbound(Rc<InboundContext>),
 }
 
-impl Scope {
+impl ConnectionContext {
     /// Decides about a request on the very bytes that will be forwarded.
     ///
     /// # Errors
@@ -42,22 +42,27 @@ impl Scope {
     pub fn decide(
         &self,
         worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
         match self {
-            Self::Outbound(scope) => scope.decide(worker, config, asks),
-            Self::Gateway(scope) => scope.decide(worker, config, asks),
-            Self::Egress(scope) => scope.decide(worker, config, asks),
-            Self::Inbound(scope) => scope.decide(worker, config, asks),
+            Self::Outbound(scope) => scope.decide(worker, config, view),
+            Self::Gateway(scope) => scope.decide(worker, config, view),
+            Self::Egress(scope) => scope.decide(worker, config, view),
+            Self::Inbound(scope) => scope.decide(worker, config, view),
         }
     }
 
     /// Returns the names of audit rules that match this request, for the access log.
-    pub fn audited(&self, worker: &Worker, config: &Config, asks: &Asks<'_>) -> String {
+    pub fn audited(
+        &self,
+        worker: &Worker,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
+    ) -> String {
         match self {
-            Self::Inbound(scope) => scope.audited(worker, config, asks),
-            Self::Gateway(scope) => scope.audited(config, asks),
+            Self::Inbound(scope) => scope.audited(worker, config, view),
+            Self::Gateway(scope) => scope.audited(config, view),
             Self::Outbound(_) | Self::Egress(_) => String::new(),
         }
     }
@@ -78,17 +83,17 @@ impl Scope {
     }
 
     /// Returns the protocol of the application that clients of this connection expect.
-    pub fn speaks(&self, worker: &Worker) -> Speaks {
+    pub fn http_version(&self, worker: &Worker) -> HttpVersion {
         let config = worker.config();
         match self {
-            Self::Outbound(scope) => scope.speaks(worker, &config),
-            Self::Inbound(scope) => scope.speaks(&config),
-            Self::Gateway(_) | Self::Egress(_) => Speaks::AsCame,
+            Self::Outbound(scope) => scope.http_version(worker, &config),
+            Self::Inbound(scope) => scope.http_version(&config),
+            Self::Gateway(_) | Self::Egress(_) => HttpVersion::AsCame,
         }
     }
 
     /// Describes the client to an external authorization service.
-    pub fn asker(&self, config: &Config) -> Asker {
+    pub fn asker(&self, config: &WorkerConfig) -> Asker {
         let own = || config.snapshot.identity.to_string();
         match self {
             Self::Outbound(_) | Self::Egress(_) => Asker {
@@ -106,7 +111,7 @@ impl Scope {
     }
 
     /// Returns the counters for failures before there is a decision.
-    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+    pub fn series(&self, worker: &Worker, config: &WorkerConfig) -> Rc<RequestSeries> {
         match self {
             Self::Outbound(scope) => scope.series(worker, config),
             Self::Gateway(scope) => scope.series(worker, config),
@@ -125,7 +130,7 @@ impl Scope {
     }
 
     /// Fields that only filters set here, from the claims of tokens: a client's own are forged.
-    pub fn claim_headers<'c>(&self, config: &'c Config) -> &'c [String] {
+    pub fn claim_headers<'c>(&self, config: &'c WorkerConfig) -> &'c [String] {
         match self {
             Self::Inbound(scope) => scope.claim_headers(config),
             Self::Gateway(scope) => scope.claim_headers(config),
@@ -178,7 +183,7 @@ impl Scope {
     }
 
     /// Whether the peer should come back on a new connection, because certificates have changed.
-    pub fn is_outdated(&self, config: &Config) -> bool {
+    pub fn is_outdated(&self, config: &WorkerConfig) -> bool {
         match self {
             Self::Inbound(scope) => scope.is_outdated(config),
             Self::Outbound(_) | Self::Egress(_) | Self::Gateway(_) => false,

@@ -1,20 +1,20 @@
 //! Requests of the application: which backend a service's routes choose.
 
-use super::request::{Asks, Decision, Target};
-use crate::balance::{Destination, Port, Steer};
+use super::request::{Decision, RequestView, Target};
+use crate::balance::{Destination, EndpointHint, Port};
 use crate::config::connection_route::Targets;
 use crate::config::route;
-use crate::telemetry::metrics::{Labels, Reporter, Series};
+use crate::telemetry::metrics::{Labels, Reporter, RequestSeries};
 use crate::telemetry::reason::{Failure, Reason};
-use crate::upstream::Speaks;
-use crate::worker::{Config, Worker};
+use crate::upstream::HttpVersion;
+use crate::worker::{Worker, WorkerConfig};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// A connection of the application to one port of one service.
 #[derive(Clone)]
-pub struct OutboundScope {
+pub struct OutboundContext {
     service: Arc<str>,
     port: u16,
     /// The destination in the configuration of that generation. The configuration owns it: an idle
@@ -22,7 +22,7 @@ pub struct OutboundScope {
     known: RefCell<(u64, Weak<Destination>)>,
 }
 
-impl OutboundScope {
+impl OutboundContext {
     /// A connection to that port.
     pub fn new(service: Arc<str>, port: u16) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl OutboundScope {
         &self.service
     }
 
-    fn destination(&self, worker: &Worker, config: &Config) -> Option<Rc<Destination>> {
+    fn destination(&self, worker: &Worker, config: &WorkerConfig) -> Option<Rc<Destination>> {
         let generation = config.snapshot.generation;
         let mut known = self.known.borrow_mut();
         if known.0 == generation
@@ -51,26 +51,26 @@ impl OutboundScope {
     }
 
     /// The port with its endpoints.
-    pub fn port(&self, worker: &Worker, config: &Config) -> Option<Rc<Port>> {
+    pub fn port(&self, worker: &Worker, config: &WorkerConfig) -> Option<Rc<Port>> {
         let destination = self.destination(worker, config)?;
         worker.port_of(config, &destination, self.port)
     }
 
-    /// See [`Scope::speaks`].
-    pub fn speaks(&self, worker: &Worker, config: &Config) -> Speaks {
+    /// See [`ConnectionContext::http_version`].
+    pub fn http_version(&self, worker: &Worker, config: &WorkerConfig) -> HttpVersion {
         let port = self.port(worker, config);
-        port.map_or(Speaks::AsCame, |port| port.protocol.into())
+        port.map_or(HttpVersion::AsCame, |port| port.protocol.into())
     }
 
-    /// See [`Scope::decide`].
+    /// See [`ConnectionContext::decide`].
     ///
     /// # Errors
     /// The service no longer exists, or none of its routes matches.
     pub fn decide(
         &self,
         worker: &Worker,
-        config: &Config,
-        asks: &Asks<'_>,
+        config: &WorkerConfig,
+        view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
         let destination = self.destination(worker, config).ok_or_else(|| {
             Failure::new(
@@ -86,9 +86,9 @@ impl OutboundScope {
                 port: self.port,
                 listener: "",
             };
-            match find(routes, entrance, asks)? {
+            match find(routes, entrance, view)? {
                 Some(found) => return follow(worker, config, &found, Some(&destination)),
-                None if service.split.is_none() => return Err(unmatched(asks)),
+                None if service.split.is_none() => return Err(unmatched(view)),
                 None => {}
             }
         }
@@ -105,7 +105,7 @@ impl OutboundScope {
             series: port.http.clone(),
             timeout_ms: port.request_timeout_ms(0, config.snapshot.mesh.request_timeout_ms),
             affinity: port.affinity(None),
-            steer: Steer::default(),
+            hint: EndpointHint::default(),
             filters: None,
             try_timeout_ms: port.retry_policy().map_or(0, |r| r.try_timeout_ms),
             retry: port.retry_policy().cloned(),
@@ -119,8 +119,8 @@ impl OutboundScope {
         self.port
     }
 
-    /// See [`Scope::series`].
-    pub fn series(&self, worker: &Worker, config: &Config) -> Rc<Series> {
+    /// See [`ConnectionContext::series`].
+    pub fn series(&self, worker: &Worker, config: &WorkerConfig) -> Rc<RequestSeries> {
         match self.port(worker, config) {
             Some(port) => port.http.clone(),
             None => unrouted(worker, config, &self.service),
@@ -129,17 +129,22 @@ impl OutboundScope {
 }
 
 /// Counters of connections that belong to no known service.
-pub fn unrouted_tcp(worker: &Worker, config: &Config) -> Rc<Series> {
+pub fn unrouted_tcp(worker: &Worker, config: &WorkerConfig) -> Rc<RequestSeries> {
     of_no_port(worker, config, "unknown".into(), true)
 }
 
 /// Counters of requests that belong to no known port.
-pub fn unrouted(worker: &Worker, config: &Config, service: &Arc<str>) -> Rc<Series> {
+pub fn unrouted(worker: &Worker, config: &WorkerConfig, service: &Arc<str>) -> Rc<RequestSeries> {
     of_no_port(worker, config, service.clone(), false)
 }
 
 /// Connections, or requests, to a service or port that there is not.
-pub fn of_no_port(worker: &Worker, config: &Config, service: Arc<str>, tcp: bool) -> Rc<Series> {
+pub fn of_no_port(
+    worker: &Worker,
+    config: &WorkerConfig,
+    service: Arc<str>,
+    tcp: bool,
+) -> Rc<RequestSeries> {
     worker.metrics.series(Labels {
         reporter: Reporter::Source,
         source: Some(config.snapshot.identity.clone()),
@@ -157,16 +162,16 @@ pub fn of_no_port(worker: &Worker, config: &Config, service: Arc<str>, tcp: bool
 pub fn find<'a>(
     routes: &'a route::RouteTable,
     entrance: route::Entrance<'_>,
-    asks: &Asks<'_>,
+    view: &RequestView<'_>,
 ) -> Result<Option<route::Found<'a>>, Failure> {
-    let head = asks.head;
-    let path = head.path.of(asks.bytes);
+    let head = view.head;
+    let path = head.path.slice(view.bytes);
     let request = route::Request {
-        authority: head.authority.of(asks.bytes),
+        authority: head.authority.slice(view.bytes),
         path,
-        target: head.target.of(asks.bytes),
-        method: head.method_text.of(asks.bytes),
-        head: asks.forwarded,
+        target: head.target.slice(view.bytes),
+        method: head.method_text.slice(view.bytes),
+        head: view.forwarded,
     };
     routes.find(entrance, &request).map_err(|why| {
         let path = String::from_utf8_lossy(path);
@@ -179,9 +184,9 @@ pub fn find<'a>(
 
 /// The failure of a request that no rule matches.
 #[cold]
-pub fn unmatched(asks: &Asks<'_>) -> Failure {
-    let host = String::from_utf8_lossy(asks.head.authority.of(asks.bytes));
-    let path = String::from_utf8_lossy(asks.head.path.of(asks.bytes));
+pub fn unmatched(view: &RequestView<'_>) -> Failure {
+    let host = String::from_utf8_lossy(view.head.authority.slice(view.bytes));
+    let path = String::from_utf8_lossy(view.head.path.slice(view.bytes));
     Failure::new(
         Reason::NoRoute,
         format!("no HTTPRoute matches host {host:?} path {path:?}"),
@@ -195,7 +200,7 @@ pub fn unmatched(asks: &Asks<'_>) -> Failure {
 /// The backend does not exist.
 pub fn follow(
     worker: &Worker,
-    config: &Config,
+    config: &WorkerConfig,
     found: &route::Found<'_>,
     attached: Option<&Rc<Destination>>,
 ) -> Result<Decision, Failure> {
@@ -208,7 +213,7 @@ pub fn follow(
             },
             timeout_ms: 0,
             affinity: None,
-            steer: Steer::default(),
+            hint: EndpointHint::default(),
             filters: rule.filters.clone(),
             retry: None,
             try_timeout_ms: 0,
@@ -242,7 +247,7 @@ pub fn follow(
         series: port.http.clone(),
         timeout_ms: port.request_timeout_ms(rule.request_timeout_ms, mesh.request_timeout_ms),
         affinity: port.affinity(rule.affinity.as_ref()),
-        steer: Steer::default(),
+        hint: EndpointHint::default(),
         filters: backend.filters.clone(),
         try_timeout_ms: match (rule.try_timeout_ms, &rule.retry) {
             (0, None) => port.retry_policy().map_or(0, |r| r.try_timeout_ms),
@@ -261,7 +266,7 @@ pub fn follow(
 pub fn pick(
     targets: &Targets,
     worker: &Worker,
-    config: &Config,
+    config: &WorkerConfig,
     asked: u16,
 ) -> Result<Rc<Port>, Failure> {
     let missing =

@@ -1,10 +1,10 @@
 //! A request as a decision sees it, and the decision itself.
 
-use crate::balance::{Port, Steer};
+use crate::balance::{EndpointHint, Port};
 use crate::config::authz;
 use crate::config::traffic::retry;
 use crate::filter::Filters;
-use crate::telemetry::metrics::Series;
+use crate::telemetry::metrics::RequestSeries;
 use crate::upstream::Upstream;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use tulle_http1::RequestHead;
 use tulle_model::resource::Affinity;
 
 /// A request to be decided about.
-pub struct Asks<'a> {
+pub struct RequestView<'a> {
     /// Its head, as offsets into `bytes`.
     pub head: &'a RequestHead,
     /// The head as it came.
@@ -27,7 +27,7 @@ pub struct Decision {
     /// The target.
     pub target: Target,
     /// Its counters.
-    pub series: Rc<Series>,
+    pub series: Rc<RequestSeries>,
     /// Timeout from the request's end to the response's head in milliseconds; 0: none.
     pub timeout_ms: u32,
     /// Filters that run first.
@@ -39,7 +39,7 @@ pub struct Decision {
     /// Length of the path's prefix that the route has matched.
     pub matched: usize,
     /// The endpoint it prefers.
-    pub steer: Steer,
+    pub hint: EndpointHint,
     /// Session affinity, by which the response names the endpoint to the client.
     pub affinity: Option<Arc<Affinity>>,
 }
@@ -65,7 +65,7 @@ impl Decision {
         if let Target::Service(port) = &self.target
             && (port.is_hashed() || self.affinity.is_some())
         {
-            self.steer = port.steer(self.affinity.as_deref(), head, source());
+            self.hint = port.hint(self.affinity.as_deref(), head, source());
         }
     }
 
@@ -79,11 +79,11 @@ impl Decision {
 }
 
 /// Returns the request as the policy judges it.
-pub fn judged<'a>(asks: &Asks<'a>) -> authz::Request<'a> {
+pub fn judged<'a>(view: &RequestView<'a>) -> authz::Request<'a> {
     authz::Request::new(
-        asks.head.method_text.of(asks.bytes),
-        asks.head.path.of(asks.bytes),
-        asks.head.authority.of(asks.bytes),
-        asks.forwarded,
+        view.head.method_text.slice(view.bytes),
+        view.head.path.slice(view.bytes),
+        view.head.authority.slice(view.bytes),
+        view.forwarded,
     )
 }

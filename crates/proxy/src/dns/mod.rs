@@ -8,7 +8,7 @@
 pub(crate) mod cache;
 pub(crate) mod resolvers;
 
-use crate::codec::dns_message::{self, Code, Kind, Query, Unreadable};
+use crate::codec::dns_message::{self, Code, Query, QuestionType, Unreadable};
 use crate::config::snapshot::{Service, Snapshot};
 use crate::context::lookups::Lookups;
 use crate::control::publish::Current;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tulle_model::bootstrap;
-use tulle_net::places::{Class, Limits, Places};
+use tulle_net::places::{Class, PlaceLimits, Places};
 
 /// Seconds for which an answer about the mesh may be kept: short, so that changes are soon seen.
 const TTL: u32 = 5;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Most questions under way at the resolvers at a time.
 const UNDER_WAY: usize = 256;
 /// Connections at a time. An application asks from a few addresses: its own, and loopback's.
-const CONNECTIONS: Limits = Limits {
+const CONNECTIONS: PlaceLimits = PlaceLimits {
     all: 64,
     source: 32,
     reserved: 0,
@@ -243,7 +243,7 @@ impl Dns {
     /// Answers a question about the mesh; `None`: it is not about the mesh.
     async fn mesh(&self, query: &Query, bytes: &[u8]) -> Option<Vec<u8>> {
         let name = query.name.as_deref()?;
-        if query.kind == Kind::Pointer {
+        if query.kind == QuestionType::Pointer {
             let snapshot = self.current.get();
             let address = dns_message::pointed(name)?;
             let owner = snapshot.addresses.get(&address)?.as_ref()?;
@@ -259,8 +259,8 @@ impl Dns {
             return None;
         }
         let wanted = |ip: &&IpAddr| match query.kind {
-            Kind::V4 => ip.is_ipv4(),
-            Kind::V6 => ip.is_ipv6(),
+            QuestionType::V4 => ip.is_ipv4(),
+            QuestionType::V6 => ip.is_ipv6(),
             _ => false,
         };
         let addresses = service.addresses.iter().filter(wanted).take(MOST_ADDRESSES);

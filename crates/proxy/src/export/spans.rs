@@ -10,7 +10,7 @@ use crate::config::snapshot::Snapshot;
 use crate::control::client::causes;
 use crate::control::dial::{self, Stream};
 use crate::control::publish::Current;
-use crate::telemetry::span::{BATCH, Kind, Span, Totals};
+use crate::telemetry::span::{BATCH, Span, Totals, TraceSpanKind};
 use crate::worker::Command;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -295,7 +295,7 @@ fn message(span: &Span) -> otlp::Span {
     if let Some(client) = span.client {
         add(text("client.address", &client.to_string()));
     }
-    if let (Kind::Client, Some(upstream)) = (span.kind, span.upstream) {
+    if let (TraceSpanKind::Client, Some(upstream)) = (span.kind, span.upstream) {
         add(text("network.peer.address", &upstream.ip().to_string()));
         add(number("network.peer.port", upstream.port().into()));
     }
@@ -315,8 +315,8 @@ fn message(span: &Span) -> otlp::Span {
         u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
     };
     let kind = match span.kind {
-        Kind::Server => SpanKind::Server,
-        Kind::Client => SpanKind::Client,
+        TraceSpanKind::Server => SpanKind::Server,
+        TraceSpanKind::Client => SpanKind::Client,
     };
     let detail = span.failure.as_ref().map(|(_, detail)| detail.clone());
     otlp::Span {

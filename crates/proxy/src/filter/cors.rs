@@ -2,7 +2,7 @@
 //! upstream which origin may read them.
 
 use crate::filter::header_edit::Draft;
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use tulle_http1::{is_field_name, is_field_value};
 use tulle_model::resource;
 
@@ -120,11 +120,13 @@ impl Cors {
             lines.push(("access-control-max-age", self.max_age.clone().into_bytes()));
         }
         let said = if allowed { "allowed" } else { "not allowed" };
-        Err(Failure::new(Reason::CorsPreflight, said).answered(Answer {
-            status: 204,
-            headers: lines.into_iter().map(|(n, v)| (n.to_owned(), v)).collect(),
-            body: None,
-        }))
+        Err(
+            Failure::new(Reason::CorsPreflight, said).with_response(LocalResponse {
+                status: 204,
+                headers: lines.into_iter().map(|(n, v)| (n.to_owned(), v)).collect(),
+                body: None,
+            }),
+        )
     }
 
     /// Adds a list. With credentials `*` is an ordinary name (Fetch, section 3.2.5), so the

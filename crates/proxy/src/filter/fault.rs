@@ -1,6 +1,6 @@
 //! Fault injection: a share of requests is delayed, a share aborted.
 
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::time::Duration;
 use tulle_model::resource;
 
@@ -52,7 +52,7 @@ impl Fault {
             return Ok(());
         }
         let failure = Failure::new(Reason::FaultInjected, "aborted by a fault of the route");
-        Err(failure.answered(Answer {
+        Err(failure.with_response(LocalResponse {
             status: self.abort_status,
             ..Default::default()
         }))

@@ -22,7 +22,7 @@ use crate::filter::jwt::Jwt;
 use crate::filter::mirror::Mirror;
 use crate::filter::rate_limit::RateLimit;
 use crate::filter::redirect::{Redirect, Rewrite};
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tulle_http1::is_field_value;
@@ -123,8 +123,8 @@ impl Filters {
 
     /// Whether one of them authenticates the client.
     pub fn authenticate(&self) -> bool {
-        let asks = |step: &Step| matches!(step, Step::Jwt(_) | Step::ExternalAuth(_));
-        self.steps.iter().any(asks)
+        let view = |step: &Step| matches!(step, Step::Jwt(_) | Step::ExternalAuth(_));
+        self.steps.iter().any(view)
     }
 
     /// Request fields that only these filters may set.
@@ -255,7 +255,7 @@ fn check(respond: &resource::Respond) -> Result<resource::Respond, String> {
 
 fn answer(respond: &resource::Respond) -> Failure {
     let body = respond.body.clone().into_bytes();
-    Failure::new(Reason::Responded, "by the route").answered(Answer {
+    Failure::new(Reason::Responded, "by the route").with_response(LocalResponse {
         status: respond.status,
         headers: Vec::new(),
         body: Some((respond.content_type.clone(), body)),

@@ -5,7 +5,7 @@
 //! of one token. Only limited requests touch it.
 
 use crate::filter::header_edit;
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -147,7 +147,7 @@ impl RateLimit {
             headers.push(("retry-after".into(), seconds.to_string().into_bytes()));
         }
         let text = format!("{}: too many requests", self.name);
-        Failure::new(Reason::RateLimited, text).answered(Answer {
+        Failure::new(Reason::RateLimited, text).with_response(LocalResponse {
             status: self.status,
             headers,
             body: None,

@@ -1,7 +1,7 @@
 //! Redirects and rewrites: another path or host, for the client or on the way to the upstream.
 
 use crate::filter::header_edit::Draft;
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use tulle_http1::{is_field_value, split_authority};
 use tulle_model::resource;
 
@@ -137,7 +137,7 @@ impl Redirect {
     pub fn answer(&self, draft: &Draft<'_>, matched: usize, scheme: &str, port: u16) -> Failure {
         let location = self.location(draft, matched, scheme, port);
         let shown = String::from_utf8_lossy(&location).into_owned();
-        Failure::new(Reason::Redirected, format!("to {shown}")).answered(Answer {
+        Failure::new(Reason::Redirected, format!("to {shown}")).with_response(LocalResponse {
             status: self.status,
             headers: vec![("location".into(), location)],
             body: None,

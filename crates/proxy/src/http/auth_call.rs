@@ -5,7 +5,7 @@ use crate::filter::ext_authz::{Asker, ExternalAuth, Fields, Verdict};
 use crate::filter::header_edit::Draft;
 use crate::http::call;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::worker::{Config, Worker};
+use crate::worker::{Worker, WorkerConfig};
 use std::rc::Rc;
 
 /// Asks about a request and edits its head as the answer says. Returns fields for the response.
@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub async fn ask(
     filter: &ExternalAuth,
     worker: &Rc<Worker>,
-    config: &Config,
+    config: &WorkerConfig,
     draft: &mut Draft<'_>,
     asker: &Asker,
 ) -> Result<Fields, Failure> {
@@ -34,7 +34,7 @@ pub async fn ask(
 async fn verdict(
     filter: &ExternalAuth,
     worker: &Rc<Worker>,
-    config: &Config,
+    config: &WorkerConfig,
     draft: &Draft<'_>,
     asker: &Asker,
 ) -> Result<Verdict, Failure> {
@@ -44,7 +44,11 @@ async fn verdict(
     filter.verdict(answer)
 }
 
-fn find(filter: &ExternalAuth, worker: &Worker, config: &Config) -> Result<Rc<Port>, Failure> {
+fn find(
+    filter: &ExternalAuth,
+    worker: &Worker,
+    config: &WorkerConfig,
+) -> Result<Rc<Port>, Failure> {
     let (service, number) = (filter.service(), filter.port());
     let destination = worker.destination(config, service).ok_or_else(|| {
         let text = format!("service {service} does not exist");

@@ -1,7 +1,7 @@
 //! A call of the proxy itself to a service of the mesh: a whole request, and an answer that is
 //! small enough to be held. It is balanced and uses mutual TLS, as other requests do.
 
-use crate::balance::{Port, Steer};
+use crate::balance::{EndpointHint, Port};
 use crate::codec::answered::{Answered, unchunk};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;
@@ -33,7 +33,9 @@ pub async fn call(
 ) -> Result<Answered, Failure> {
     let started = Instant::now();
     // Like other requests it needs a place within the port's limits and a closed breaker.
-    let mut lease = port.lease(worker, kind, &Steer::default(), None, 0).await?;
+    let mut lease = port
+        .lease(worker, kind, &EndpointHint::default(), None, 0)
+        .await?;
     // An idle connection may have closed meanwhile, so the call is tried once more on another.
     let mut reuse = true;
     loop {

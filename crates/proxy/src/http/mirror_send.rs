@@ -4,11 +4,11 @@
 //! A copy leaves when the request is complete: a cut copy would be another request. Its body is
 //! bounded, and so is the number of copies under way.
 
-use crate::balance::{Port, Steer};
+use crate::balance::{EndpointHint, Port};
 use crate::filter::mirror::Mirror;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;
-use crate::worker::{Config, Worker};
+use crate::worker::{Worker, WorkerConfig};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -52,7 +52,7 @@ pub struct Original<'a> {
 /// Begins a copy of a request.
 pub fn copy(
     worker: &Rc<Worker>,
-    config: &Config,
+    config: &WorkerConfig,
     mirror: &Mirror,
     original: &Original<'_>,
     copies: &mut Option<Box<Copies>>,
@@ -144,8 +144,8 @@ async fn carry(worker: Rc<Worker>, port: Rc<Port>, bytes: oneshot::Receiver<Vec<
 }
 
 async fn exchange(worker: &Rc<Worker>, port: &Port, bytes: &[u8]) -> Result<(), Failure> {
-    let (kind, steer) = (StreamKind::Http, Steer::default());
-    let mut lease = port.lease(worker, kind, &steer, None, 0).await?;
+    let (kind, hint) = (StreamKind::Http, EndpointHint::default());
+    let mut lease = port.lease(worker, kind, &hint, None, 0).await?;
     let result = send_and_drop(&mut lease, bytes).await;
     match result {
         Ok(true) => lease.put_back(Instant::now()),

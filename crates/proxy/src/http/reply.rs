@@ -1,7 +1,7 @@
 //! Responses of the proxy itself: refusals.
 
-use crate::telemetry::access_log::Ended;
-use crate::telemetry::metrics::Series;
+use crate::telemetry::access_log::ExchangeEnd;
+use crate::telemetry::metrics::RequestSeries;
 use crate::telemetry::reason::Failure;
 use crate::worker::Worker;
 use std::io::Write;
@@ -9,14 +9,14 @@ use std::time::Instant;
 use tulle_http1::Method;
 
 /// Counts and logs bytes that were refused before they could be read as a request.
-pub fn refused_unread(worker: &Worker, series: &Series, status: u16, failure: &Failure) {
+pub fn refused_unread(worker: &Worker, series: &RequestSeries, status: u16, failure: &Failure) {
     let now = Instant::now();
     series.request(status.into(), failure.reason, now, now);
     let labels = &series.labels;
     let source = labels.source.as_ref().map(|id| id.as_str());
     worker.failed(source, &labels.destination_service, b"", status, failure);
     if worker.logs() {
-        let ended = Ended {
+        let ended = ExchangeEnd {
             answer: status.into(),
             reason: failure.reason,
             started: now,

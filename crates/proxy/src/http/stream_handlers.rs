@@ -1,6 +1,6 @@
 //! Handlers of streams, kept for the next stream: a request costs no allocation and no new task.
 
-use crate::decision::Scope;
+use crate::decision::ConnectionContext;
 use crate::http::exchange;
 use crate::upstream::link::Link;
 use crate::worker::Worker;
@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// Gives a stream of exchanges to a handler: an idle one if there is one.
-pub fn handle(worker: &Rc<Worker>, stream: Link, scope: Rc<Scope>) {
+pub fn handle(worker: &Rc<Worker>, stream: Link, scope: Rc<ConnectionContext>) {
     let job = (stream, scope);
     match idle() {
         Some(mailbox) => mailbox.put(job),
@@ -63,7 +63,7 @@ fn keep(mailbox: &Rc<Mailbox>) -> bool {
     })
 }
 
-type Job = (Link, Rc<Scope>);
+type Job = (Link, Rc<ConnectionContext>);
 
 /// Delivers the next stream to a handler.
 struct Mailbox {

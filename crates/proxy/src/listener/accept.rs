@@ -7,7 +7,7 @@ use crate::serve::gateway;
 use crate::serve::inbound;
 use crate::serve::outbound;
 use crate::serve::room::{Room, TooMany, exceeds, number, too_many};
-use crate::serve::spread::{Counted, Place, Seat};
+use crate::serve::spread::{ConnectionGuard, SlotSeed, WorkerSlot};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::worker::Worker;
@@ -58,7 +58,12 @@ pub fn is_exact(listener: &Listener) -> bool {
 }
 
 /// Accepts until the worker drains.
-pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Listener, seat: Seat) {
+pub async fn accept(
+    worker: Rc<Worker>,
+    listener: TcpListener,
+    configured: Listener,
+    seed: SlotSeed,
+) {
     let kind = match configured.kind {
         ListenerKind::Outbound => Kind::Outbound,
         ListenerKind::Upstream { service, port } => Kind::Upstream(service.into(), port),
@@ -66,7 +71,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
         ListenerKind::InboundPort { port } => Kind::InboundPort(port),
         ListenerKind::Gateway { gateway, port } => Kind::Gateway(gateway.into(), port),
     };
-    let (place, mut handed) = seat.taken();
+    let (slot, mut handed) = seed.taken();
     let mut spare = Spare::new();
     let mut shedding = Shedding::default();
     loop {
@@ -74,19 +79,19 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
             // A worker that would hand a connection over from now on serves it itself.
             handed.close();
             while let Some(tcp) = handed.recv().await {
-                serve_handed(&worker, tcp, &place, &kind);
+                serve_handed(&worker, tcp, &slot, &kind);
             }
             // Serves clients whose connection the kernel has accepted already.
             let mut cx = Context::from_waker(Waker::noop());
             while let Poll::Ready(Ok((tcp, peer))) = listener.poll_accept(&mut cx) {
-                serve_accepted(&worker, tcp, peer, &place, &kind);
+                serve_accepted(&worker, tcp, peer, &slot, &kind);
             }
             return;
         }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(tcp) = handed.recv() => {
-                serve_handed(&worker, tcp, &place, &kind);
+                serve_handed(&worker, tcp, &slot, &kind);
                 continue;
             }
             () = worker.changed() => continue,
@@ -103,8 +108,8 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
                         continue;
                     }
                 }
-                if let Some(tcp) = place.accepted(tcp) {
-                    serve_accepted(&worker, tcp, peer, &place, &kind);
+                if let Some(tcp) = slot.accepted(tcp) {
+                    serve_accepted(&worker, tcp, peer, &slot, &kind);
                 }
             }
             Err(error) if is_exhaustion(&error) => {
@@ -113,7 +118,7 @@ pub async fn accept(worker: Rc<Worker>, listener: TcpListener, configured: Liste
                     let displaced = worker.admission.make_room(peer.ip());
                     shedding.tell(&worker, &TooMany::Exhausted, displaced);
                     match displaced {
-                        Some(_) => serve_accepted(&worker, tcp, peer, &place, &kind),
+                        Some(_) => serve_accepted(&worker, tcp, peer, &slot, &kind),
                         None => shed(tcp),
                     }
                 }
@@ -223,18 +228,18 @@ impl Shedding {
 }
 
 /// Serves a connection that another worker has accepted.
-fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, place: &Rc<Place>, kind: &Kind) {
+fn serve_handed(worker: &Rc<Worker>, tcp: std::net::TcpStream, slot: &Rc<WorkerSlot>, kind: &Kind) {
     let Ok(peer) = tcp.peer_addr() else {
         // The client has gone already.
-        return place.uncount_handed();
+        return slot.uncount_handed();
     };
     // Without a place in our epoll it cannot be served; the client sees that it is closed.
     let Ok(tcp) = TcpStream::from_std(tcp) else {
-        place.uncount_handed();
+        slot.uncount_handed();
         return worker.metrics.internal(|i| i.overloads += 1);
     };
-    let counted = place.count_handed(worker.admission.enter(&tcp, peer));
-    serve(worker.clone(), tcp, kind.clone(), counted);
+    let guard = slot.count_handed(worker.admission.enter(&tcp, peer));
+    serve(worker.clone(), tcp, kind.clone(), guard);
 }
 
 /// Serves a connection that this worker has accepted.
@@ -242,39 +247,39 @@ fn serve_accepted(
     worker: &Rc<Worker>,
     tcp: TcpStream,
     peer: SocketAddr,
-    place: &Rc<Place>,
+    slot: &Rc<WorkerSlot>,
     kind: &Kind,
 ) {
-    let counted = place.count(worker.admission.enter(&tcp, peer));
-    serve(worker.clone(), tcp, kind.clone(), counted);
+    let guard = slot.count(worker.admission.enter(&tcp, peer));
+    serve(worker.clone(), tcp, kind.clone(), guard);
 }
 
 /// Starts a task for a connection, unless its client has gone. Each kind of listener has its own
 /// kind of task: a common one would be as large as the largest.
-fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind, counted: Counted) {
+fn serve(worker: Rc<Worker>, tcp: TcpStream, kind: Kind, guard: ConnectionGuard) {
     if socket::prepare(&tcp).is_err() {
         return;
     }
     let open = worker.connection_opened();
     match kind {
         Kind::Outbound => spawn_local(async move {
-            let _open = (open, counted);
+            let _open = (open, guard);
             outbound::serve_redirected(worker, tcp).await;
         }),
         Kind::Upstream(service, port) => spawn_local(async move {
-            let _open = (open, counted);
+            let _open = (open, guard);
             outbound::serve(worker, tcp, service, port).await;
         }),
         Kind::Inbound => spawn_local(async move {
             let _open = open;
-            inbound::serve_redirected(worker, tcp, counted).await;
+            inbound::serve_redirected(worker, tcp, guard).await;
         }),
         Kind::InboundPort(port) => spawn_local(async move {
             let _open = open;
-            inbound::serve(worker, tcp, port, counted).await;
+            inbound::serve(worker, tcp, port, guard).await;
         }),
         Kind::Gateway(gateway, port) => spawn_local(async move {
-            let _open = (open, counted);
+            let _open = (open, guard);
             gateway::serve(worker, tcp, gateway, port).await;
         }),
     };

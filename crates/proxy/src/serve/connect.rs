@@ -3,14 +3,14 @@
 
 use crate::codec::host::Host;
 use crate::config::egress_rule::Rule;
-use crate::decision::inbound::InboundScope;
+use crate::decision::inbound::InboundContext;
 use crate::http::reply;
 use crate::tcp::forward::{self, Opaque};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::upstream::tunnel::send;
-use crate::upstream::{Lease, Speaks, UpstreamKey};
-use crate::worker::{Config, Worker};
+use crate::upstream::{HttpVersion, Lease, UpstreamKey};
+use crate::worker::{Worker, WorkerConfig};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ pub async fn serve_gateway(
     worker: &Rc<Worker>,
     mut link: Link,
     mut received: Buf,
-    scope: &InboundScope,
+    scope: &InboundContext,
 ) {
     let deadline = worker.deadlines.register();
     let header = worker.config().snapshot.mesh.header_timeout_ms;
@@ -87,7 +87,7 @@ pub async fn serve_gateway(
 }
 
 /// A well-formed CONNECT.
-struct Asked {
+struct ConnectRequest {
     authority: String,
     host: String,
     port: u16,
@@ -100,7 +100,7 @@ async fn read(
     link: &mut Link,
     received: &mut Buf,
     deadline: &Deadline,
-) -> Result<Option<Asked>, (u16, Failure)> {
+) -> Result<Option<ConnectRequest>, (u16, Failure)> {
     let limits = crate::config::head_limits::of_mesh(&worker.config().snapshot.mesh, true);
     let bad = |status: u16, text: String| Err((status, Failure::new(Reason::BadRequest, text)));
     loop {
@@ -111,15 +111,15 @@ async fn read(
                     return bad(405, text.into());
                 }
                 let bytes = received.as_slice().get(..head.len).unwrap_or_default();
-                let authority = head.authority.of(bytes);
+                let authority = head.authority.slice(bytes);
                 let (_, port) = split_authority(authority);
                 let text = String::from_utf8_lossy(authority).into_owned();
                 let Some(port) = port.filter(|port| *port != 0) else {
                     return bad(400, format!("CONNECT to {text:?} names no port"));
                 };
-                let host = Host::of(authority).to_text();
+                let host = Host::from_authority(authority).to_text();
                 let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-                let asked = Asked {
+                let asked = ConnectRequest {
                     host: bare.unwrap_or(&host).to_owned(),
                     authority: text,
                     port,
@@ -152,10 +152,10 @@ async fn read(
 /// Finds the rules that allow the peer this destination. The policy of this service is judged
 /// first.
 fn judge<'a>(
-    config: &'a Config,
+    config: &'a WorkerConfig,
     worker: &Worker,
-    scope: &InboundScope,
-    asked: &Asked,
+    scope: &InboundContext,
+    asked: &ConnectRequest,
 ) -> Result<Vec<&'a Rule>, Failure> {
     let peer = scope.admits_connect(worker, config, asked.authority.as_bytes(), &asked.head)?;
     let rules = config.snapshot.egress.as_deref();
@@ -172,8 +172,8 @@ fn judge<'a>(
 /// Looks the name up and dials one of its addresses that a rule admits.
 async fn open(
     worker: &Rc<Worker>,
-    scope: &InboundScope,
-    asked: &Asked,
+    scope: &InboundContext,
+    asked: &ConnectRequest,
 ) -> Result<(Lease, SocketAddr), Failure> {
     // Judges before the look-up: a peer without permission must not cause one.
     judge(&worker.config(), worker, scope, asked)?;
@@ -200,8 +200,8 @@ async fn open(
         let upstream = worker.upstream(UpstreamKey {
             address: *address,
             identities: None,
-            speaks: Speaks::Http1,
-            beyond: None,
+            http_version: HttpVersion::Http1,
+            external: None,
             own: false,
         });
         match Box::pin(upstream.connect(worker, StreamKind::Tcp)).await {
@@ -234,7 +234,7 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
 async fn refuse(
     worker: &Rc<Worker>,
     mut link: Link,
-    scope: &InboundScope,
+    scope: &InboundContext,
     status: u16,
     failure: &Failure,
     deadline: &Deadline,

@@ -7,13 +7,13 @@
 //! the server must prove its name, or an egress gateway looks the name up itself.
 
 use crate::config::egress_rule::Spoken;
-use crate::decision::Scope;
-use crate::decision::egress::{self, EgressScope};
+use crate::decision::ConnectionContext;
+use crate::decision::egress::{self, EgressContext};
 use crate::decision::outbound;
 use crate::http::exchange;
 use crate::tcp::first_bytes::{self, First};
 use crate::tcp::forward::{self, Opaque};
-use crate::telemetry::outside_peers::Peer;
+use crate::telemetry::outside_peers::OutsidePeer;
 use crate::telemetry::reason::Failure;
 use crate::upstream::link::Link;
 use crate::worker::Worker;
@@ -47,7 +47,7 @@ pub async fn serve(worker: &Rc<Worker>, tcp: TcpStream, destination: SocketAddr)
     };
     let spoken = match first {
         First::Http => {
-            let scope = Scope::Egress(EgressScope::new(destination, None));
+            let scope = ConnectionContext::Egress(EgressContext::new(destination, None));
             return Box::pin(exchange::serve(worker, link, received, &scope)).await;
         }
         First::Tls(name) => Spoken::Tls(name),
@@ -69,7 +69,8 @@ pub async fn refuse(
     let patience = Duration::from_millis(patience.into());
     let first = first_bytes::look(worker, &mut link, &mut received, patience).await;
     if first == First::Http {
-        let scope = Scope::Egress(EgressScope::new(destination, Some(failure.detail.into())));
+        let scope =
+            ConnectionContext::Egress(EgressContext::new(destination, Some(failure.detail.into())));
         return Box::pin(exchange::serve(worker, link, received, &scope)).await;
     }
     let series = outbound::unrouted_tcp(worker, &worker.config());
@@ -91,7 +92,7 @@ async fn carry(
     match judge(worker) {
         Ok((upstream, series, ruled)) => {
             if !ruled {
-                worker.outside.let_through(Peer::server(destination));
+                worker.outside.let_through(OutsidePeer::server(destination));
             }
             let allowed = || judge(worker).map(drop);
             let opaque = Opaque {
@@ -104,7 +105,7 @@ async fn carry(
             .await;
         }
         Err(failure) => {
-            worker.outside.refused(Peer::server(destination));
+            worker.outside.refused(OutsidePeer::server(destination));
             let series = outbound::unrouted_tcp(worker, &worker.config());
             forward::refuse(worker, &mut link, &failure, &series, None);
         }

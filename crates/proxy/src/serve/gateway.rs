@@ -1,8 +1,8 @@
 //! Gateways: clients outside the mesh come in by HTTP, TLS or TCP; mutual TLS leads on.
 
 use crate::balance::Port;
-use crate::decision::Scope;
-use crate::decision::gateway::GatewayScope;
+use crate::decision::ConnectionContext;
+use crate::decision::gateway::GatewayContext;
 use crate::decision::outbound;
 use crate::http::exchange;
 use crate::serve::gateway_tls;
@@ -31,14 +31,14 @@ pub fn serve(
     let client = tcp.peer_addr().map(|a| socket::canonical(a).ip());
     // A client that has already gone will not be served either.
     let client = client.map(|ip| ip.to_string()).unwrap_or_default();
-    let scope = Scope::Gateway(GatewayScope::new(gateway, port, client));
+    let scope = ConnectionContext::Gateway(GatewayContext::new(gateway, port, client));
     let link = Link::Tcp(tcp);
     // A block: see `outbound::serve`.
     async move {
         if plain {
             return exchange::serve(&worker, link, Buf::new(), &scope).await;
         }
-        if let Scope::Gateway(scope) = scope {
+        if let ConnectionContext::Gateway(scope) = scope {
             // Boxed, or every plain connection would have room for it.
             Box::pin(serve_listener(worker, link, scope)).await;
         }
@@ -46,7 +46,7 @@ pub fn serve(
 }
 
 /// Serves a connection to a listener that is not plain HTTP, or has a load balancer in front.
-async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewayScope) {
+async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewayContext) {
     let mut received = Buf::new();
     let known = worker
         .config()
@@ -70,7 +70,7 @@ async fn serve_listener(worker: Rc<Worker>, mut link: Link, mut scope: GatewaySc
 }
 
 /// Serves a connection as the protocol of its listener demands.
-async fn serve_opened(worker: Rc<Worker>, mut link: Link, received: Buf, scope: GatewayScope) {
+async fn serve_opened(worker: Rc<Worker>, mut link: Link, received: Buf, scope: GatewayContext) {
     let config = worker.config();
     let port = scope.port();
     let known = config.snapshot.gateways.get(scope.gateway()).cloned();
@@ -107,7 +107,7 @@ async fn serve_opened(worker: Rc<Worker>, mut link: Link, received: Buf, scope: 
         }
         (_, known) => {
             drop((config, known));
-            let scope = Scope::Gateway(scope);
+            let scope = ConnectionContext::Gateway(scope);
             exchange::serve(&worker, link, received, &scope).await;
         }
     }
@@ -116,7 +116,7 @@ async fn serve_opened(worker: Rc<Worker>, mut link: Link, received: Buf, scope: 
 /// Carries a connection of opaque bytes where its route says, as long as the listener admits
 /// it.
 pub async fn carry(
-    scope: &GatewayScope,
+    scope: &GatewayContext,
     worker: &Rc<Worker>,
     link: Link,
     received: Buf,

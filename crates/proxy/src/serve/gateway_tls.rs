@@ -2,8 +2,8 @@
 //! passes it through.
 
 use crate::config::gateway_listener::{Gateway, ListenerTls};
-use crate::decision::Scope;
-use crate::decision::gateway::{GatewayScope, Terminated};
+use crate::decision::ConnectionContext;
+use crate::decision::gateway::{GatewayContext, Terminated};
 use crate::decision::outbound;
 use crate::http::exchange;
 use crate::serve::gateway::carry;
@@ -12,7 +12,7 @@ use crate::tcp::forward;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::upstream::outside_tls::OutsideTls;
-use crate::worker::{Config, Worker};
+use crate::worker::{Worker, WorkerConfig};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub async fn serve(
     worker: &Rc<Worker>,
     mut link: Link,
     mut received: Buf,
-    config: Rc<Config>,
+    config: Rc<WorkerConfig>,
     gateway: Arc<Gateway>,
-    mut scope: GatewayScope,
+    mut scope: GatewayContext,
 ) {
     let (port, client) = (scope.port(), scope.client_address());
     let patience = Duration::from_millis(config.snapshot.mesh.header_timeout_ms.into());
@@ -115,7 +115,7 @@ pub async fn serve(
         listener: listener.name.clone(),
         certificate: certificate.map(|c| c.forwarded.into_bytes().into_boxed_slice()),
     });
-    let scope = Scope::Gateway(scope);
+    let scope = ConnectionContext::Gateway(scope);
     drop((config, gateway));
     exchange::serve(worker, link, Buf::new(), &scope).await;
 }
@@ -151,7 +151,7 @@ async fn accept(
     Ok((stream, certificate))
 }
 
-fn failed(worker: &Worker, scope: &GatewayScope, code: &'static str, text: &str) {
+fn failed(worker: &Worker, scope: &GatewayContext, code: &'static str, text: &str) {
     worker
         .metrics
         .internal(|i| i.handshakes_failed.add(code, 1));
@@ -162,7 +162,7 @@ fn failed(worker: &Worker, scope: &GatewayScope, code: &'static str, text: &str)
 fn refuse(
     worker: &Rc<Worker>,
     link: &mut Link,
-    scope: &GatewayScope,
+    scope: &GatewayContext,
     code: &'static str,
     text: &str,
 ) {

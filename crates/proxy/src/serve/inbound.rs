@@ -2,24 +2,24 @@
 //! port.
 
 use crate::context;
-use crate::decision::Scope;
-use crate::decision::inbound::{Client, InboundScope};
+use crate::decision::ConnectionContext;
+use crate::decision::inbound::{Client, InboundContext};
 use crate::http::exchange;
 use crate::http::reply;
 use crate::http::stream_handlers;
 use crate::serve::connect;
 use crate::serve::proxied;
 use crate::serve::room;
-use crate::serve::spread::Counted;
+use crate::serve::spread::ConnectionGuard;
 use crate::tcp::first_bytes::{self, Plain};
 use crate::tcp::forward;
 use crate::tcp::forward::Opaque;
-use crate::telemetry::outside_peers::Peer;
+use crate::telemetry::outside_peers::OutsidePeer;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::upstream::mux::MuxConnection;
 use crate::upstream::tls_stream::{self, Failed};
-use crate::worker::{Config, Worker};
+use crate::worker::{Worker, WorkerConfig};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -32,13 +32,13 @@ use tulle_tls::{Alpn, Handshake};
 use tulle_transport::StreamKind;
 
 /// Serves a redirected connection: the original destination's port is the application's.
-pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Counted) {
+pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, guard: ConnectionGuard) {
     match socket::original_destination(&tcp) {
         Ok(address)
             if tcp
                 .local_addr()
                 .is_ok_and(|local| local.port() == address.port()) => {}
-        Ok(address) => serve(worker, tcp, address.port(), counted).await,
+        Ok(address) => serve(worker, tcp, address.port(), guard).await,
         Err(error) => {
             tracing::warn!(%error, "a connection to the inbound listener was not redirected");
         }
@@ -46,7 +46,7 @@ pub async fn serve_redirected(worker: Rc<Worker>, tcp: TcpStream, counted: Count
 }
 
 /// Serves a connection to a port of the application.
-pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Counted) {
+pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, guard: ConnectionGuard) {
     let peer_address = tcp.peer_addr();
     let address = peer_address.as_ref().ok();
     let mut client = Client {
@@ -82,7 +82,7 @@ pub async fn serve(worker: Rc<Worker>, tcp: TcpStream, port: u16, counted: Count
     let Link::Tcp(tcp) = link else { return };
     // Boxed, or every connection of the proxy would have room for it.
     let tls = Box::pin(serve_tls(
-        &worker, tcp, received, port, client, protocol, counted,
+        &worker, tcp, received, port, client, protocol, guard,
     ));
     if let Err(failure) = tls.await {
         let from = peer_address.map_or_else(|e| e.to_string(), |a| a.to_string());
@@ -102,8 +102,8 @@ async fn serve_plaintext(
     silent: bool,
 ) -> Option<(Link, Buf)> {
     let config = worker.config();
-    let scope = Rc::new(InboundScope::new(&config, port, client, None));
-    let own = client.address.map(|ip| Peer::caller(ip, port));
+    let scope = Rc::new(InboundContext::new(&config, port, client, None));
+    let own = client.address.map(|ip| OutsidePeer::caller(ip, port));
     if !is_plaintext_admitted(&config, port, client) {
         own.inspect(|own| worker.outside.refused(*own));
         refuse_plaintext(worker, &config, link, received, &scope).await;
@@ -126,18 +126,18 @@ async fn serve_plaintext(
 }
 
 /// How long a client's first bytes are waited for.
-fn patience(config: &Config) -> Duration {
+fn patience(config: &WorkerConfig) -> Duration {
     Duration::from_millis(config.snapshot.mesh.detect_timeout_ms.into())
 }
 
 /// Whether clients without a certificate are judged by the policy: all of them in permissive mode,
 /// in strict mode only those whose address a rule admits.
-fn is_plaintext_admitted(config: &Config, port: u16, client: Client) -> bool {
+fn is_plaintext_admitted(config: &WorkerConfig, port: u16, client: Client) -> bool {
     !config.snapshot.mesh.strict_mtls || is_admitted_by_address(config, port, client)
 }
 
 /// Whether a rule admits clients of this address without a certificate.
-fn is_admitted_by_address(config: &Config, port: u16, client: Client) -> bool {
+fn is_admitted_by_address(config: &WorkerConfig, port: u16, client: Client) -> bool {
     let inbound = config.snapshot.inbound.as_ref();
     inbound.is_some_and(|i| i.policy.admits_plaintext(i.number(port), client.address))
 }
@@ -214,7 +214,7 @@ async fn serve_tls(
     port: u16,
     client: Client,
     protocol: Option<Protocol>,
-    counted: Counted,
+    guard: ConnectionGuard,
 ) -> Result<(), Failure> {
     let config = worker.config();
     let Some(context) = &config.snapshot.tls else {
@@ -252,7 +252,7 @@ async fn serve_tls(
         i.handshakes += 1;
         i.resumed += u64::from(tls.session().resumed());
     });
-    let scope = Rc::new(InboundScope::new(
+    let scope = Rc::new(InboundContext::new(
         &config,
         port,
         client,
@@ -262,11 +262,11 @@ async fn serve_tls(
     match tls.session().alpn() {
         Alpn::Tulle1 => {
             let handlers = worker.clone();
-            let place = counted.place();
-            let exchanges = Rc::new(Scope::Inbound(scope.clone()));
+            let slot = guard.slot();
+            let exchanges = Rc::new(ConnectionContext::Inbound(scope.clone()));
             let connection = MuxConnection::start(worker, tls, false, move |stream, kind| {
                 // The connection counts as long as it takes streams.
-                let _ = &counted;
+                let _ = &guard;
                 match kind {
                     StreamKind::Http | StreamKind::Http2 if !scope.is_egress() => {
                         stream_handlers::handle(&handlers, Link::Mux(stream), exchanges.clone());
@@ -276,19 +276,19 @@ async fn serve_tls(
                             .client_address()
                             .map(|source| room::enter_stream(&handlers, source, stream.cutter()));
                         let mut link = Link::Mux(stream);
-                        let counted = match entered.transpose() {
-                            Ok(counted) => counted,
+                        let guard = match entered.transpose() {
+                            Ok(guard) => guard,
                             Err(failure) => return refuse(&scope, &handlers, &mut link, &failure),
                         };
                         let (worker, scope) = (handlers.clone(), scope.clone());
                         tokio::task::spawn_local(async move {
-                            let _counted = counted;
+                            let _counted = guard;
                             serve_stream(worker, link, scope).await;
                         });
                     }
                 }
             });
-            place.remember(&connection);
+            slot.remember(&connection);
         }
         // The first bytes show which of the two is spoken.
         Alpn::Http2 | Alpn::Http11 => {
@@ -302,7 +302,7 @@ async fn serve_tls(
                 Box::pin(gateway).await;
                 return Ok(());
             }
-            exchange::serve(worker, link, Buf::new(), &Scope::Inbound(scope)).await;
+            exchange::serve(worker, link, Buf::new(), &ConnectionContext::Inbound(scope)).await;
         }
         Alpn::None => {
             let link = Link::Tls(Box::new(tls));
@@ -314,7 +314,7 @@ async fn serve_tls(
 }
 
 /// Serves a stream of bytes of a multiplexed connection, or any stream to an egress gateway.
-async fn serve_stream(worker: Rc<Worker>, link: Link, scope: Rc<InboundScope>) {
+async fn serve_stream(worker: Rc<Worker>, link: Link, scope: Rc<InboundContext>) {
     match scope.is_egress() {
         true => connect::serve_gateway(&worker, link, Buf::new(), &scope).await,
         false => serve_tcp_stream(&worker, link, scope).await,
@@ -323,7 +323,7 @@ async fn serve_stream(worker: Rc<Worker>, link: Link, scope: Rc<InboundScope>) {
 
 /// Serves a stream that the client's sidecar has taken for opaque bytes. We detect again: see
 /// `spoken`. The client has been waited for already; the server may have to speak first.
-async fn serve_tcp_stream(worker: &Rc<Worker>, mut link: Link, scope: Rc<InboundScope>) {
+async fn serve_tcp_stream(worker: &Rc<Worker>, mut link: Link, scope: Rc<InboundContext>) {
     let config = worker.config();
     let inbound = config.snapshot.inbound.as_ref();
     let protocol = inbound
@@ -346,7 +346,7 @@ async fn serve_opened(
     worker: &Rc<Worker>,
     mut link: Link,
     mut received: Buf,
-    scope: Rc<InboundScope>,
+    scope: Rc<InboundContext>,
     protocol: Option<Protocol>,
     patience: Duration,
     tls_may_begin: bool,
@@ -385,7 +385,7 @@ async fn serve_spoken(
     worker: &Rc<Worker>,
     mut link: Link,
     mut received: Buf,
-    scope: Rc<InboundScope>,
+    scope: Rc<InboundContext>,
     spoken: Plain,
     tls_may_begin: bool,
 ) -> Option<(Link, Buf)> {
@@ -402,7 +402,7 @@ async fn serve_spoken(
             return Some((link, received));
         }
     }
-    exchange::serve(worker, link, received, &Scope::Inbound(scope)).await;
+    exchange::serve(worker, link, received, &ConnectionContext::Inbound(scope)).await;
     None
 }
 
@@ -412,7 +412,7 @@ async fn serve_tcp(
     worker: &Rc<Worker>,
     mut link: Link,
     opaque: Opaque,
-    scope: &InboundScope,
+    scope: &InboundContext,
 ) -> Option<(Link, Buf)> {
     let config = worker.config();
     let series = scope.series(worker, &config, true);
@@ -432,10 +432,10 @@ async fn serve_tcp(
 
 async fn refuse_plaintext(
     worker: &Rc<Worker>,
-    config: &Config,
+    config: &WorkerConfig,
     mut link: Link,
     mut received: Buf,
-    scope: &InboundScope,
+    scope: &InboundContext,
 ) {
     worker.metrics.internal(|i| i.plaintext_refused += 1);
     let why = config.snapshot.strict_by("spec.mtls.mode is strict");
@@ -483,7 +483,7 @@ async fn refuse_plaintext(
     .await;
 }
 
-fn refuse(scope: &InboundScope, worker: &Rc<Worker>, link: &mut Link, failure: &Failure) {
+fn refuse(scope: &InboundContext, worker: &Rc<Worker>, link: &mut Link, failure: &Failure) {
     let series = scope.series(worker, &worker.config(), true);
     forward::refuse(worker, link, failure, &series, scope.named());
 }

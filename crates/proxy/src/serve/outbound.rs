@@ -1,9 +1,9 @@
 //! Connections of the application: finds their service, and carries them there.
 
 use crate::balance::Port;
-use crate::codec::detect::Watch;
-use crate::decision::Scope;
-use crate::decision::outbound::{OutboundScope, of_no_port};
+use crate::codec::detect::FirstLineReader;
+use crate::decision::ConnectionContext;
+use crate::decision::outbound::{OutboundContext, of_no_port};
 use crate::http::exchange;
 use crate::serve::egress;
 use crate::tcp::first_bytes::{self, Plain};
@@ -110,7 +110,7 @@ pub fn serve(
     service: Arc<str>,
     port: u16,
 ) -> impl Future<Output = ()> {
-    let scope = OutboundScope::new(service, port);
+    let scope = OutboundContext::new(service, port);
     let known = scope.port(&worker, &worker.config());
     let mut link = Link::Tcp(tcp);
     if known.is_none() {
@@ -119,7 +119,7 @@ pub fn serve(
         let series = of_no_port(&worker, &worker.config(), scope.service().clone(), true);
         forward::refuse(&worker, &mut link, &failure, &series, None);
     }
-    let scope = Scope::Outbound(scope);
+    let scope = ConnectionContext::Outbound(scope);
     // A block, because a function would keep its arguments twice, for as long as it runs.
     async move {
         let Some(known) = known else { return };
@@ -153,7 +153,7 @@ async fn carry(
     worker: &Rc<Worker>,
     mut link: Link,
     mut received: Buf,
-    watch: Option<Watch>,
+    watch: Option<FirstLineReader>,
     known: &Rc<Port>,
 ) -> Option<(Link, Buf)> {
     let routed = routed::of_service(worker, &mut link, &mut received, known).await;

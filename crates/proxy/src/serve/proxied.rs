@@ -1,6 +1,6 @@
 //! Connections that come through a load balancer: reads the PROXY header first.
 
-use crate::codec::proxy_protocol::{self, Header};
+use crate::codec::proxy_protocol::{self, ProxyHeader};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::worker::Worker;
@@ -29,18 +29,18 @@ pub async fn receive(
     poll_fn(|cx| {
         loop {
             match proxy_protocol::parse(received.as_slice()) {
-                Header::Complete { length, client } => {
+                ProxyHeader::Complete { length, client } => {
                     received.consume(length);
                     return Poll::Ready(Ok(client.map(socket::canonical)));
                 }
-                Header::Invalid(why) => {
+                ProxyHeader::Invalid(why) => {
                     let text = format!(
                         "{why}; proxyProtocol is set for this port: let only a load balancer that \
                          sends it connect"
                     );
                     return refused(Reason::BadRequest, text);
                 }
-                Header::NeedsMore => {}
+                ProxyHeader::NeedsMore => {}
             }
             if deadline.poll_expired(cx) {
                 let text = format!("no complete PROXY header within {limit:?}");

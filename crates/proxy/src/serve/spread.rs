@@ -6,7 +6,7 @@
 //! would leave another idle. So a worker that accepts a connection while another has fewer hands it
 //! over: once, before reading from it.
 
-use crate::context::admission::Held;
+use crate::context::admission::AdmittedConnection;
 use crate::upstream::mux::MuxConnection;
 use std::cell::RefCell;
 use std::net::TcpStream;
@@ -30,7 +30,7 @@ pub fn open_in_all() -> usize {
 
 /// One listener's connections, as all workers see them.
 struct Spread {
-    places: Box<[Shared]>,
+    slots: Box<[Shared]>,
     /// If true, balance exactly: connections are few and long-lived. Otherwise hand over only when
     /// the kernel's hash is clearly uneven.
     exact: bool,
@@ -43,7 +43,7 @@ struct Shared {
 }
 
 /// One worker's part of one listener, before the worker runs.
-pub struct Seat {
+pub struct SlotSeed {
     spread: Arc<Spread>,
     worker: usize,
     /// Connections that others hand over.
@@ -51,32 +51,32 @@ pub struct Seat {
 }
 
 /// One worker's part of one listener.
-pub struct Place {
+pub struct WorkerSlot {
     spread: Arc<Spread>,
     worker: usize,
     multiplexed: RefCell<Vec<Weak<MuxConnection>>>,
 }
 
 /// Counts a connection until dropped.
-pub struct Counted {
-    place: Rc<Place>,
-    _held: Held,
+pub struct ConnectionGuard {
+    slot: Rc<WorkerSlot>,
+    _held: AdmittedConnection,
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.place.mine().fetch_sub(1, Ordering::Relaxed);
+        self.slot.mine().fetch_sub(1, Ordering::Relaxed);
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Counts a connection that another sidecar carries in a stream, until dropped. It stays with the worker
 /// that has the sidecar's connection, so workers do not compare how many they have.
-pub struct CountedStream(#[expect(dead_code, reason = "it holds a place")] Held);
+pub struct CountedStream(#[expect(dead_code, reason = "it holds a place")] AdmittedConnection);
 
 impl CountedStream {
     /// Counts it from now on.
-    pub fn new(held: Held) -> Self {
+    pub fn new(held: AdmittedConnection) -> Self {
         OPEN.fetch_add(1, Ordering::Relaxed);
         Self(held)
     }
@@ -88,8 +88,8 @@ impl Drop for CountedStream {
     }
 }
 
-/// A seat for each worker at one listener.
-pub fn seats(workers: usize, exact: bool) -> Vec<Seat> {
+/// Returns a seed of a slot for each worker at one listener.
+pub fn slot_seeds(workers: usize, exact: bool) -> Vec<SlotSeed> {
     let (shared, received): (Vec<_>, Vec<_>) = (0..workers)
         .map(|_| {
             let (takes, handed) = unbounded_channel();
@@ -97,51 +97,51 @@ pub fn seats(workers: usize, exact: bool) -> Vec<Seat> {
             (Shared { open, takes }, handed)
         })
         .unzip();
-    let places = shared.into_boxed_slice();
-    let spread = Arc::new(Spread { places, exact });
-    let seat = |(worker, handed)| Seat {
+    let slots = shared.into_boxed_slice();
+    let spread = Arc::new(Spread { slots, exact });
+    let seed = |(worker, handed)| SlotSeed {
         spread: spread.clone(),
         worker,
         handed,
     };
-    received.into_iter().enumerate().map(seat).collect()
+    received.into_iter().enumerate().map(seed).collect()
 }
 
-impl Seat {
-    /// Returns its place, in the worker's thread, and the connections that others hand over to it.
-    pub fn taken(self) -> (Rc<Place>, UnboundedReceiver<TcpStream>) {
-        let place = Rc::new(Place {
+impl SlotSeed {
+    /// Returns its slot, in the worker's thread, and the connections that others hand over to it.
+    pub fn taken(self) -> (Rc<WorkerSlot>, UnboundedReceiver<TcpStream>) {
+        let slot = Rc::new(WorkerSlot {
             spread: self.spread,
             worker: self.worker,
             multiplexed: RefCell::default(),
         });
-        if place.spread.exact && place.spread.places.len() > 1 {
-            tokio::task::spawn_local(place.clone().keep_even());
+        if slot.spread.exact && slot.spread.slots.len() > 1 {
+            tokio::task::spawn_local(slot.clone().keep_even());
         }
-        (place, self.handed)
+        (slot, self.handed)
     }
 }
 
-impl Place {
+impl WorkerSlot {
     fn mine(&self) -> &AtomicUsize {
-        &self.spread.places[self.worker].open
+        &self.spread.slots[self.worker].open
     }
 
     /// Returns the worker with the fewest connections, and their number.
     fn least(&self) -> Option<(&Shared, usize)> {
-        let places = self.spread.places.iter();
-        let counted = places.map(|place| (place, place.open.load(Ordering::Relaxed)));
+        let slots = self.spread.slots.iter();
+        let counted = slots.map(|slot| (slot, slot.open.load(Ordering::Relaxed)));
         counted.min_by_key(|(_, open)| *open)
     }
 
     /// Returns another worker that should have the next connection.
     fn better(&self) -> Option<&Shared> {
-        if self.spread.places.len() < 2 {
+        if self.spread.slots.len() < 2 {
             return None;
         }
-        let (place, least) = self.least()?;
+        let (slot, least) = self.least()?;
         let slack = if self.spread.exact { 0 } else { least / 8 };
-        (self.mine().load(Ordering::Relaxed) > least + slack).then_some(place)
+        (self.mine().load(Ordering::Relaxed) > least + slack).then_some(slot)
     }
 
     /// Hands an accepted connection over, or returns it if this worker is to serve it.
@@ -162,16 +162,16 @@ impl Place {
     }
 
     /// Counts a connection that this worker serves.
-    pub fn count(self: &Rc<Self>, held: Held) -> Counted {
+    pub fn count(self: &Rc<Self>, held: AdmittedConnection) -> ConnectionGuard {
         self.mine().fetch_add(1, Ordering::Relaxed);
         self.count_handed(held)
     }
 
-    /// Counts a connection that was handed over; the sender has counted its place.
-    pub fn count_handed(self: &Rc<Self>, held: Held) -> Counted {
+    /// Counts a connection that was handed over; the sender has counted it.
+    pub fn count_handed(self: &Rc<Self>, held: AdmittedConnection) -> ConnectionGuard {
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Counted {
-            place: self.clone(),
+        ConnectionGuard {
+            slot: self.clone(),
             _held: held,
         }
     }
@@ -183,7 +183,7 @@ impl Place {
 
     /// Remembers a connection from another sidecar, which can be asked to reconnect.
     pub fn remember(&self, connection: &Rc<MuxConnection>) {
-        if self.spread.places.len() > 1 {
+        if self.spread.slots.len() > 1 {
             let mut all = self.multiplexed.borrow_mut();
             all.retain(|c| c.strong_count() > 0);
             all.push(Rc::downgrade(connection));
@@ -210,9 +210,9 @@ impl Place {
     }
 }
 
-impl Counted {
-    /// Returns the place that counts it.
-    pub fn place(&self) -> Rc<Place> {
-        self.place.clone()
+impl ConnectionGuard {
+    /// Returns the slot that counts it.
+    pub fn slot(&self) -> Rc<WorkerSlot> {
+        self.slot.clone()
     }
 }

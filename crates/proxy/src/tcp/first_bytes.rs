@@ -2,7 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::codec::detect::{Detected, Watch};
+use crate::codec::detect::{Detected, FirstLineReader};
 use crate::codec::sni::{self, Sni};
 use crate::upstream::link::Link;
 use crate::worker::Worker;
@@ -82,7 +82,7 @@ pub enum Plain {
     Http,
     /// Something else, or nothing yet. The watch reads on until it is certain that no request
     /// begins.
-    Opaque(Option<Watch>),
+    Opaque(Option<FirstLineReader>),
 }
 
 /// Tells HTTP from anything else. It waits no longer than `patience` for the end of a line, or for
@@ -128,7 +128,7 @@ pub async fn plain(
 /// Bytes that grow while they are read.
 #[derive(Default)]
 struct Reading {
-    watch: Watch,
+    watch: FirstLineReader,
     read: usize,
 }
 

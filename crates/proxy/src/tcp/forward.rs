@@ -1,10 +1,10 @@
 //! Opaque TCP: bytes both ways, each direction closed by itself.
 
-use crate::balance::{self, Port, Steer};
-use crate::codec::detect::{Detected, Watch};
+use crate::balance::{self, EndpointHint, Port};
+use crate::codec::detect::{Detected, FirstLineReader};
 use crate::context::memory_limit;
 use crate::telemetry::access_log::Ended;
-use crate::telemetry::metrics::Series;
+use crate::telemetry::metrics::RequestSeries;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::upstream::{Lease, Upstream};
@@ -33,7 +33,7 @@ pub struct Opaque {
     pub received: Buf,
     /// Reads on until it is certain that no request begins; `None`: it is certain, or does not
     /// matter.
-    pub watch: Option<Watch>,
+    pub watch: Option<FirstLineReader>,
     /// The first bytes are still to come and may be those of a peer's handshake, delayed by a lost
     /// packet. The application must not get them.
     pub tls_may_begin: bool,
@@ -59,12 +59,12 @@ pub async fn to_service(
     let idle = port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms);
     drop(config);
     let client = opaque.client;
-    let steer = match port.is_hashed() {
-        true => port.steer(None, b"", balance::hash_of_client(client)),
-        false => Steer::default(),
+    let hint = match port.is_hashed() {
+        true => port.hint(None, b"", balance::hash_of_client(client)),
+        false => EndpointHint::default(),
     };
     match port
-        .lease(worker, StreamKind::Tcp, &steer, None, wait_ms)
+        .lease(worker, StreamKind::Tcp, &hint, None, wait_ms)
         .await
     {
         Ok(mut lease) => {
@@ -88,7 +88,7 @@ pub async fn to_endpoint(
     mut down: Link,
     opaque: Opaque,
     upstream: &Rc<Upstream>,
-    series: &Rc<Series>,
+    series: &Rc<RequestSeries>,
     allowed: impl Fn() -> Result<(), Failure>,
 ) -> Option<(Link, Buf)> {
     let idle = worker.config().snapshot.mesh.idle_timeout_ms;
@@ -117,7 +117,7 @@ pub async fn carry(
     down: Link,
     opaque: Opaque,
     lease: Lease,
-    series: &Rc<Series>,
+    series: &Rc<RequestSeries>,
     allowed: impl Fn() -> Result<(), Failure>,
 ) {
     let account = Account::open(worker, series, opaque.client);
@@ -130,7 +130,7 @@ pub fn refuse(
     worker: &Rc<Worker>,
     down: &mut Link,
     failure: &Failure,
-    series: &Series,
+    series: &RequestSeries,
     client: Option<IpAddr>,
 ) {
     Account::open(worker, series, client).close(failure);
@@ -229,7 +229,7 @@ fn late(up: &Direction) -> Failure {
 /// One connection as counters, `/errors` and the access log see it.
 struct Account<'a> {
     worker: &'a Worker,
-    series: &'a Series,
+    series: &'a RequestSeries,
     started: Instant,
     client: Option<IpAddr>,
     upstream: Option<SocketAddr>,
@@ -238,7 +238,7 @@ struct Account<'a> {
 }
 
 impl<'a> Account<'a> {
-    fn open(worker: &'a Worker, series: &'a Series, client: Option<IpAddr>) -> Self {
+    fn open(worker: &'a Worker, series: &'a RequestSeries, client: Option<IpAddr>) -> Self {
         series.tcp_opened();
         Self {
             worker,
@@ -301,7 +301,7 @@ struct Direction {
     buf: Buf,
     splicing: Splicing,
     /// See [`Opaque::watch`].
-    watch: Option<Watch>,
+    watch: Option<FirstLineReader>,
     /// See [`Opaque::tls_may_begin`].
     tls_may_begin: bool,
     /// Bytes moved since the owner was last told.
@@ -314,26 +314,26 @@ struct Direction {
 #[derive(Default)]
 struct Splicing {
     /// Holds bytes that come before all that is still to be read; `None`: there are none.
-    pipe: Option<splice::Pipe>,
+    pipe: Option<splice::SplicePipe>,
     /// Full reads in a row, up to `BULK`.
     full: u8,
     /// The last piece was all there was, so a read asks for more, at no more cost. Only a read sees
     /// the end, too: splicing stops before urgent data as if that were the end.
-    asks: bool,
+    view: bool,
     refused: bool,
 }
 
 impl Splicing {
     /// Returns an empty pipe for the next piece, if splicing is worth it.
-    fn pipe(&self) -> Option<splice::Pipe> {
-        if self.full < BULK || self.asks || self.refused {
+    fn pipe(&self) -> Option<splice::SplicePipe> {
+        if self.full < BULK || self.view || self.refused {
             return None;
         }
-        splice::Pipe::take()
+        splice::SplicePipe::take()
     }
 
-    fn spliced(&mut self, pipe: splice::Pipe, count: usize) {
-        self.asks = count < splice::PIPE_BYTES;
+    fn spliced(&mut self, pipe: splice::SplicePipe, count: usize) {
+        self.view = count < splice::PIPE_BYTES;
         if count < FULL_READ {
             self.full = 0;
         }
@@ -341,7 +341,7 @@ impl Splicing {
     }
 
     fn copied(&mut self, count: usize) {
-        self.asks = false;
+        self.view = false;
         if self.full < BULK {
             self.full = if count < FULL_READ { 0 } else { self.full + 1 };
         }

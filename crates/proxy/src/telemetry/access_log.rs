@@ -4,7 +4,7 @@
 //! same lines go to clients that watch requests (`GET /tap`). While nobody watches and the log is
 //! off, no line is built.
 
-use crate::telemetry::grpc_status::Answer;
+use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Reason;
 use crate::telemetry::tap::Taps;
@@ -32,7 +32,7 @@ pub struct AccessLog {
 
 /// One line of the log. Field names are those operators know from Envoy's JSON log.
 #[derive(serde::Serialize)]
-pub struct Entry<'a> {
+pub struct LogEntry<'a> {
     /// RFC 3339, UTC.
     pub start_time: String,
     /// Request method; `-` for TCP and for bytes that were not a request.
@@ -107,7 +107,7 @@ impl AccessLog {
     }
 
     /// Shows a line to the watchers, and queues it, or drops and counts it.
-    pub fn log(&self, entry: &Entry<'_>, written: bool) {
+    pub fn log(&self, entry: &LogEntry<'_>, written: bool) {
         let Ok(mut line) = serde_json::to_string(entry) else {
             return;
         };
@@ -194,7 +194,7 @@ pub struct RequestLine {
 /// End of an exchange.
 pub struct Ended {
     /// The answer to the client.
-    pub answer: Answer,
+    pub answer: ResponseStatus,
     /// Cause.
     pub reason: Reason,
     /// When the request's head was complete.
@@ -214,7 +214,7 @@ pub struct Ended {
 impl RequestLine {
     /// Copies the facts. The client is appended to the addresses the request names, as it is
     /// forwarded.
-    pub fn of(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>, http2: bool) -> Box<Self> {
+    pub fn new(head: &RequestHead, bytes: &[u8], client: Option<&[u8]>, http2: bool) -> Box<Self> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let field = |name: &str| {
             let mut fields = tulle_http1::headers(bytes);
@@ -227,17 +227,17 @@ impl RequestLine {
             .map(|(_, value)| value);
         let forwarded_for: Vec<String> = named.chain(client).map(text).collect();
         Box::new(Self {
-            method: text(head.method_text.of(bytes)),
-            target: text(head.target.of(bytes)),
+            method: text(head.method_text.slice(bytes)),
+            target: text(head.target.slice(bytes)),
             protocol: match head.minor {
                 _ if http2 => "HTTP/2",
                 0 => "HTTP/1.0",
                 _ => "HTTP/1.1",
             },
-            authority: text(head.authority.of(bytes)),
+            authority: text(head.authority.slice(bytes)),
             user_agent: field("user-agent"),
             x_forwarded_for: forwarded_for.join(", "),
-            request_id: text(head.request_id.of(bytes)),
+            request_id: text(head.request_id.slice(bytes)),
             upstream: None,
             policy_audit: String::new(),
         })
@@ -250,13 +250,13 @@ fn entry<'a>(
     client: Option<&'a str>,
     ended: &Ended,
     labels: &'a Labels,
-) -> Entry<'a> {
+) -> LogEntry<'a> {
     let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;
     let took = ended.now.duration_since(ended.started);
     fn principal(id: &Option<SpiffeId>) -> &str {
         id.as_ref().map_or("-", SpiffeId::as_str)
     }
-    Entry {
+    LogEntry {
         start_time: rfc3339(SystemTime::now() - took),
         method: line.map_or("-", |l| &l.method),
         path: line.map_or("-", |l| &l.target),
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn every_field_is_documented() {
-        let entry = Entry {
+        let entry = LogEntry {
             start_time: String::new(),
             method: "",
             path: "",

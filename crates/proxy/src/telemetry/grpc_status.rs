@@ -10,20 +10,20 @@ const UNKNOWN: u8 = 2;
 
 /// Status of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResponseStatus {
     /// HTTP's status; 0 for a TCP connection.
     pub status: u16,
     /// The status of a gRPC call.
     pub grpc: Option<u8>,
 }
 
-impl From<u16> for Answer {
+impl From<u16> for ResponseStatus {
     fn from(status: u16) -> Self {
         Self { status, grpc: None }
     }
 }
 
-impl Answer {
+impl ResponseStatus {
     /// The answer to a call: the status the server has `said`, if any; it may have been cut for a
     /// `reason`.
     pub fn to_call(status: u16, said: Option<u8>, reason: Reason) -> Self {
@@ -97,13 +97,13 @@ mod tests {
             (499, None, Reason::ClientClosed, 1, 499),
             (504, None, Reason::RequestTimeout, 4, 504),
         ] {
-            let answer = Answer::to_call(status, said, reason);
+            let answer = ResponseStatus::to_call(status, said, reason);
             assert_eq!((answer.grpc, answer.as_http()), (Some(grpc), http));
         }
-        assert_eq!(Answer::from(503).as_http(), 503);
+        assert_eq!(ResponseStatus::from(503).as_http(), 503);
         // The count agrees with that of the metrics' readers.
         for code in 0..=LAST {
-            let answer = Answer::to_call(200, Some(code), Reason::Ok);
+            let answer = ResponseStatus::to_call(200, Some(code), Reason::Ok);
             assert_eq!(answer.as_http() >= 500, is_failure(code.into()), "{code}");
         }
     }

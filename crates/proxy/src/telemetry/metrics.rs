@@ -4,7 +4,7 @@
 //! then adds to numbers it already holds. Names and labels are Istio's. No label is ever taken
 //! from a path or header, and the number of series is bounded.
 
-use crate::telemetry::grpc_status::Answer;
+use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::Reason;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ pub struct Labels {
 }
 
 /// Requests with the same labels.
-pub struct Series {
+pub struct RequestSeries {
     /// Its labels.
     pub labels: Labels,
     outcomes: RefCell<Vec<Outcome>>,
@@ -80,7 +80,7 @@ pub struct Series {
 }
 
 struct Outcome {
-    answer: Answer,
+    answer: ResponseStatus,
     reason: Reason,
     histogram: Histogram,
 }
@@ -123,7 +123,7 @@ impl Histogram {
     }
 }
 
-impl Series {
+impl RequestSeries {
     fn new(labels: Labels) -> Rc<Self> {
         Rc::new(Self {
             labels,
@@ -134,7 +134,7 @@ impl Series {
     }
 
     /// Counts one request that began at `started` and ended `now`.
-    pub fn request(&self, answer: Answer, reason: Reason, started: Instant, now: Instant) {
+    pub fn request(&self, answer: ResponseStatus, reason: Reason, started: Instant, now: Instant) {
         let ms = now.duration_since(started).as_secs_f64() * 1000.0;
         self.touched.set(now);
         let mut outcomes = self.outcomes.borrow_mut();
@@ -181,9 +181,9 @@ impl Series {
 
 /// Counters by code. There are a handful of codes, all constants of the program.
 #[derive(Debug, Clone, Default)]
-pub struct Tally(Vec<(&'static str, u64)>);
+pub struct CodeCounters(Vec<(&'static str, u64)>);
 
-impl Tally {
+impl CodeCounters {
     /// Adds to the counter of a code.
     pub fn add(&mut self, code: &'static str, count: u64) {
         match self.0.iter_mut().find(|(known, _)| *known == code) {
@@ -211,7 +211,7 @@ pub struct Internals {
     /// Handshakes among these that resumed a session.
     pub resumed: u64,
     /// Handshakes that failed, by the cause's code.
-    pub handshakes_failed: Tally,
+    pub handshakes_failed: CodeCounters,
     /// Connections dialled.
     pub dialled: u64,
     /// Requests sent again after a reused connection died.
@@ -223,15 +223,15 @@ pub struct Internals {
     /// Plaintext connections refused in strict mode.
     pub plaintext_refused: u64,
     /// External authorization checks, by result.
-    pub external_auth: Tally,
+    pub external_auth: CodeCounters,
     /// Matches of audit rules, by rule.
     pub audits: Vec<(Arc<str>, u64)>,
     /// Copies of requests, by result.
-    pub mirrored: Tally,
+    pub mirrored: CodeCounters,
     /// Requests sent again, by cause.
-    pub retries: Tally,
+    pub retries: CodeCounters,
     /// Retries that a limit prevented, by the limit.
-    pub retries_refused: Tally,
+    pub retries_refused: CodeCounters,
     /// Endpoints asked although they were unhealthy, because none was healthy.
     pub panics: u64,
     /// Connections closed at once at a limit.
@@ -241,14 +241,14 @@ pub struct Internals {
 /// All series of one worker.
 #[derive(Default)]
 pub struct Metrics {
-    series: RefCell<HashMap<Labels, Rc<Series>>>,
+    series: RefCell<HashMap<Labels, Rc<RequestSeries>>>,
     internals: RefCell<Internals>,
 }
 
 /// One worker's numbers, to be merged and shown.
 #[derive(Default)]
-pub struct Report {
-    requests: HashMap<Labels, Vec<(Answer, Reason, Histogram)>>,
+pub struct WorkerReport {
+    requests: HashMap<Labels, Vec<(ResponseStatus, Reason, Histogram)>>,
     tcp: HashMap<Labels, [u64; 4]>,
     internals: Internals,
     workers: u64,
@@ -256,7 +256,7 @@ pub struct Report {
 
 impl Metrics {
     /// The series with these labels.
-    pub fn series(&self, labels: Labels) -> Rc<Series> {
+    pub fn series(&self, labels: Labels) -> Rc<RequestSeries> {
         let mut all = self.series.borrow_mut();
         if let Some(series) = all.get(&labels) {
             return series.clone();
@@ -267,7 +267,7 @@ impl Metrics {
             labels.destination = None;
         }
         all.entry(labels.clone())
-            .or_insert_with(|| Series::new(labels))
+            .or_insert_with(|| RequestSeries::new(labels))
             .clone()
     }
 
@@ -282,11 +282,11 @@ impl Metrics {
     }
 
     /// Returns the present numbers. Forgets series that have expired.
-    pub fn report(&self) -> Report {
-        let mut report = Report {
+    pub fn report(&self) -> WorkerReport {
+        let mut report = WorkerReport {
             internals: self.internals.borrow().clone(),
             workers: 1,
-            ..Report::default()
+            ..WorkerReport::default()
         };
         self.series.borrow_mut().retain(|labels, series| {
             let outcomes = series.outcomes.borrow();
@@ -305,7 +305,7 @@ impl Metrics {
     }
 }
 
-impl Report {
+impl WorkerReport {
     /// Adds another worker's numbers.
     pub fn merge(&mut self, other: Self) {
         for (labels, outcomes) in other.requests {

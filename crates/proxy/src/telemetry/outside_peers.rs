@@ -16,7 +16,7 @@ const MOST: usize = 128;
 
 /// A peer outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct Peer {
+pub struct OutsidePeer {
     direction: Direction,
     /// Its address.
     address: IpAddr,
@@ -32,7 +32,7 @@ enum Direction {
     Outbound,
 }
 
-impl Peer {
+impl OutsidePeer {
     /// A peer that called a port of the application without a certificate.
     pub fn caller(address: IpAddr, port: u16) -> Self {
         Self {
@@ -67,34 +67,34 @@ struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Row {
     #[serde(flatten)]
-    peer: Peer,
+    peer: OutsidePeer,
     #[serde(flatten)]
     counts: Counts,
 }
 
 /// The peers a worker has seen.
 #[derive(Debug, Default)]
-pub struct OutsidePeers(RefCell<HashMap<Peer, Counts>>);
+pub struct OutsidePeers(RefCell<HashMap<OutsidePeer, Counts>>);
 
 impl OutsidePeers {
     /// Counts a peer that strict mode would refuse.
-    pub fn let_through(&self, peer: Peer) {
+    pub fn let_through(&self, peer: OutsidePeer) {
         self.count(peer, |counts| counts.allowed += 1);
     }
 
     /// Counts a refused peer.
-    pub fn refused(&self, peer: Peer) {
+    pub fn refused(&self, peer: OutsidePeer) {
         self.count(peer, |counts| counts.refused += 1);
     }
 
     /// Uncounts a peer that has begun with TLS after all.
-    pub fn take_back(&self, peer: Peer) {
+    pub fn take_back(&self, peer: OutsidePeer) {
         if let Some(counts) = self.0.borrow_mut().get_mut(&peer) {
             counts.allowed = counts.allowed.saturating_sub(1);
         }
     }
 
-    fn count(&self, peer: Peer, add: impl FnOnce(&mut Counts)) {
+    fn count(&self, peer: OutsidePeer, add: impl FnOnce(&mut Counts)) {
         let mut all = self.0.borrow_mut();
         if all.len() >= MOST && !all.contains_key(&peer) {
             let oldest = all.iter().min_by_key(|(_, counts)| counts.last);
@@ -122,7 +122,7 @@ impl OutsidePeers {
 
 /// Merges the peers of several workers.
 pub fn together(rows: Vec<Row>) -> Vec<Row> {
-    let mut all: BTreeMap<Peer, Counts> = BTreeMap::new();
+    let mut all: BTreeMap<OutsidePeer, Counts> = BTreeMap::new();
     for row in rows {
         let counts = all.entry(row.peer).or_default();
         counts.allowed += row.counts.allowed;
@@ -137,9 +137,9 @@ pub fn together(rows: Vec<Row>) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    fn caller(n: u16) -> Peer {
+    fn caller(n: u16) -> OutsidePeer {
         let [high, low] = n.to_be_bytes();
-        Peer::caller([10, 0, high, low].into(), 80)
+        OutsidePeer::caller([10, 0, high, low].into(), 80)
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Reason {
 
     /// Whether nothing went wrong although no upstream was asked: the configuration gave the
     /// answer.
-    pub fn is_answer(self) -> bool {
+    pub fn is_response(self) -> bool {
         matches!(
             self,
             Self::Ok | Self::Redirected | Self::Responded | Self::CorsPreflight
@@ -200,12 +200,12 @@ pub struct Failure {
     /// Object, address or identity concerned and what to do.
     pub detail: String,
     /// The answer to the client, if it is not the usual one.
-    pub answer: Option<Box<Answer>>,
+    pub answer: Option<Box<LocalResponse>>,
 }
 
 /// An answer that differs from the usual one of its reason.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct LocalResponse {
     /// Status; 0: none, the connection is reset.
     pub status: u16,
     /// Further fields, names in lower case.
@@ -226,7 +226,7 @@ impl Failure {
 
     /// Sets an answer of its own.
     #[must_use]
-    pub fn answered(mut self, answer: Answer) -> Self {
+    pub fn with_response(mut self, answer: LocalResponse) -> Self {
         self.answer = Some(Box::new(answer));
         self
     }

@@ -5,10 +5,10 @@
 //! way decides and passes its decision on, so that a trace is recorded as a whole or not at all.
 //! Spans wait in a ring of their worker; a request takes no lock.
 
-use crate::telemetry::grpc_status::Answer;
+use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Failure;
-use crate::telemetry::trace_context::{Context, Decision, Form, Ids, Onward};
+use crate::telemetry::trace_context::{Decision, Form, Ids, Onward, TraceContext};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ const MAX_TEXT: usize = 512;
 
 /// The side of a call that a proxy stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TraceSpanKind {
     /// The server's, or a gateway.
     Server,
     /// The client's.
@@ -44,7 +44,7 @@ pub struct Span {
     /// The span that called; 0: the trace begins here.
     pub parent: u64,
     /// The side of the call.
-    pub kind: Kind,
+    pub kind: TraceSpanKind,
     /// The request's method.
     pub method: String,
     /// Path without the query, which may hold secrets.
@@ -64,7 +64,7 @@ pub struct Span {
     /// Times it was sent.
     pub sent: u32,
     /// The answer; its status is 0 if there was none.
-    pub answer: Answer,
+    pub answer: ResponseStatus,
     /// The failure; `None`: there was none.
     pub failure: Option<(&'static str, String)>,
     /// The caller; `None`: outside the mesh.
@@ -80,7 +80,7 @@ pub struct Ending<'a> {
     /// How long it took.
     pub took: Duration,
     /// The answer to the client.
-    pub answer: Answer,
+    pub answer: ResponseStatus,
     /// Cause.
     pub failure: &'a Failure,
     /// Identities of caller and service.
@@ -91,7 +91,7 @@ pub struct Ending<'a> {
 /// `first`: no proxy of the mesh has seen the request before.
 pub fn decide(
     tracing: &Tracing,
-    context: Option<Context>,
+    context: Option<TraceContext>,
     first: bool,
     mut random: impl FnMut() -> u64,
 ) -> Option<Onward> {
@@ -130,14 +130,19 @@ pub fn decide(
 
 impl Span {
     /// Begins the span of a request that is forwarded with this context.
-    pub fn begin(onward: &Onward, kind: Kind, head: &RequestHead, bytes: &[u8]) -> Box<Self> {
+    pub fn begin(
+        onward: &Onward,
+        kind: TraceSpanKind,
+        head: &RequestHead,
+        bytes: &[u8],
+    ) -> Box<Self> {
         Box::new(Self {
             ids: onward.ids,
             parent: onward.parent,
             kind,
-            method: text(head.method_text.of(bytes)),
-            path: text(head.path.of(bytes)),
-            authority: text(head.authority.of(bytes)),
+            method: text(head.method_text.slice(bytes)),
+            path: text(head.path.slice(bytes)),
+            authority: text(head.authority.slice(bytes)),
             scheme: "http",
             client: None,
             started: SystemTime::now(),
@@ -158,7 +163,7 @@ impl Span {
         let labels = ending.labels;
         self.took = ending.took;
         self.answer = ending.answer;
-        self.failure = (!reason.is_answer()).then(|| (reason.code(), text(detail.as_bytes())));
+        self.failure = (!reason.is_response()).then(|| (reason.code(), text(detail.as_bytes())));
         self.source = labels.source.clone();
         self.destination = labels.destination.clone();
         self.service = labels.destination_service.clone();
@@ -167,11 +172,11 @@ impl Span {
     /// Returns why it counts as failed: our reason, or else the status, as OpenTelemetry's
     /// conventions for HTTP and gRPC say. A client's error is not a failure of the server.
     pub fn error(&self) -> Option<String> {
-        let server = self.kind == Kind::Server;
+        let server = self.kind == TraceSpanKind::Server;
         if let Some((code, _)) = self.failure {
             return Some(code.to_owned());
         }
-        let Answer { status, grpc } = self.answer;
+        let ResponseStatus { status, grpc } = self.answer;
         let failed = match grpc {
             _ if server => self.answer.as_http() >= 500,
             Some(code) => code != 0,
@@ -278,8 +283,8 @@ mod tests {
         short: false,
     };
 
-    fn context(form: Form, ids: Option<Ids>, decision: Option<Decision>) -> Option<Context> {
-        Some(Context {
+    fn context(form: Form, ids: Option<Ids>, decision: Option<Decision>) -> Option<TraceContext> {
+        Some(TraceContext {
             form,
             ids,
             decision,
@@ -347,7 +352,7 @@ mod tests {
         assert!((2000..3000).contains(&recorded), "{recorded}");
     }
 
-    fn span(kind: Kind) -> Box<Span> {
+    fn span(kind: TraceSpanKind) -> Box<Span> {
         let request = b"GET /a?secret HTTP/1.1\r\nHost: b:80\r\n\r\n";
         let Ok(Parsed::Complete(head)) = parse_request(request, &Limits::default()) else {
             panic!("refused");
@@ -356,7 +361,7 @@ mod tests {
         Span::begin(&onward, kind, &head, request)
     }
 
-    fn error(kind: Kind, status: u16, grpc: Option<u8>, reason: Reason) -> Option<String> {
+    fn error(kind: TraceSpanKind, status: u16, grpc: Option<u8>, reason: Reason) -> Option<String> {
         let mut span = span(kind);
         let failure = Failure::new(reason, "detail");
         let labels = Labels {
@@ -369,7 +374,7 @@ mod tests {
         };
         span.end(&Ending {
             took: Duration::ZERO,
-            answer: Answer { status, grpc },
+            answer: ResponseStatus { status, grpc },
             failure: &failure,
             labels: &labels,
         });
@@ -378,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_counts_as_failed() {
-        use Kind::{Client, Server};
+        use TraceSpanKind::{Client, Server};
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(error(Server, 200, None, Reason::Ok), None);
         assert_eq!(error(Server, 404, None, Reason::Ok), None);
@@ -394,7 +399,7 @@ mod tests {
 
     #[test]
     fn the_query_stays_here_and_texts_are_short() {
-        assert_eq!(span(Kind::Client).path, "/a");
+        assert_eq!(span(TraceSpanKind::Client).path, "/a");
         assert_eq!(text(&[b'x'; 2 * MAX_TEXT]).len(), MAX_TEXT);
     }
 
@@ -403,7 +408,7 @@ mod tests {
         let totals = Arc::new(Totals::default());
         let ring = Ring::new(totals.clone());
         for _ in 0..RING + 3 {
-            ring.push(*span(Kind::Client));
+            ring.push(*span(TraceSpanKind::Client));
         }
         assert_eq!(ring.take().len(), RING);
         assert_eq!(ring.take().len(), 0);

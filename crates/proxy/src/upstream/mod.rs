@@ -19,7 +19,7 @@ use crate::upstream::http2::Http2Connection;
 use crate::upstream::latency::Latency;
 use crate::upstream::link::Link;
 use crate::upstream::mux::MuxConnection;
-use crate::upstream::outside::Beyond;
+use crate::upstream::outside::ExternalTarget;
 use crate::upstream::permit::Permit;
 use crate::upstream::tls_stream::{Failed, TlsStream};
 use std::cell::{Cell, RefCell};
@@ -55,16 +55,16 @@ pub struct UpstreamKey {
     /// Identities that may answer; `None`: plaintext.
     pub identities: Option<Arc<[SpiffeId]>>,
     /// The version of HTTP that it speaks.
-    pub speaks: Speaks,
+    pub http_version: HttpVersion,
     /// Outside the mesh: how it is reached, if not by a plain connection.
-    pub beyond: Option<Box<Beyond>>,
+    pub external: Option<Box<ExternalTarget>>,
     /// Whether it is the application behind this proxy.
     pub own: bool,
 }
 
 /// The version of HTTP of an endpoint that is no sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Speaks {
+pub enum HttpVersion {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2, without TLS by prior knowledge.
@@ -73,7 +73,7 @@ pub enum Speaks {
     AsCame,
 }
 
-impl From<Protocol> for Speaks {
+impl From<Protocol> for HttpVersion {
     fn from(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Http => Self::Http1,
@@ -136,7 +136,7 @@ impl Lease {
     /// out of the mesh.
     pub fn is_mesh(&self) -> bool {
         let key = &self.upstream.key;
-        key.identities.is_some() && key.beyond.is_none()
+        key.identities.is_some() && key.external.is_none()
     }
 
     fn new(upstream: &Rc<Upstream>, link: Link, reused: bool, epoch: u64) -> Self {
@@ -213,7 +213,7 @@ impl Upstream {
     }
 
     /// Applies a traffic policy from now on.
-    pub fn treat(&self, traffic: Option<&Traffic>) {
+    pub fn apply_traffic_policy(&self, traffic: Option<&Traffic>) {
         let of = |value: fn(&Traffic) -> u32| traffic.map_or(0, value);
         self.connect_timeout_ms.set(of(|t| t.connect_timeout_ms));
         let most = of(|t| t.limits.requests_per_connection);
@@ -347,8 +347,8 @@ impl Upstream {
         context: &Rc<WorkerContext>,
         kind: StreamKind,
     ) -> Result<Lease, Failure> {
-        if let Some(beyond) = &self.key.beyond {
-            let (link, http2) = Box::pin(outside::connect(context, self, beyond, kind)).await?;
+        if let Some(external) = &self.key.external {
+            let (link, http2) = Box::pin(outside::connect(context, self, external, kind)).await?;
             if http2 {
                 return self.start_http2(context, link, 0);
             }
@@ -410,10 +410,10 @@ impl Upstream {
     /// Whether an exchange of that kind is carried as HTTP/2.
     fn wants_http2(&self, kind: StreamKind) -> bool {
         self.key.identities.is_none()
-            && match self.key.speaks {
-                Speaks::Http1 => false,
-                Speaks::Http2 => kind != StreamKind::Tcp,
-                Speaks::AsCame => kind == StreamKind::Http2,
+            && match self.key.http_version {
+                HttpVersion::Http1 => false,
+                HttpVersion::Http2 => kind != StreamKind::Tcp,
+                HttpVersion::AsCame => kind == StreamKind::Http2,
             }
     }
 

@@ -27,7 +27,7 @@ pub type Lent<'a> = Pin<Box<dyn Future<Output = Result<Lease, Failure>> + 'a>>;
 
 /// How an address outside the mesh is reached, if not by a plain connection.
 #[derive(Clone)]
-pub struct Beyond {
+pub struct ExternalTarget {
     /// The rule's way.
     pub(crate) way: Arc<Way>,
     /// The server's name, if it is known.
@@ -38,21 +38,21 @@ pub struct Beyond {
     pub(crate) gateways: Weak<dyn Gateways>,
 }
 
-impl std::fmt::Debug for Beyond {
+impl std::fmt::Debug for ExternalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} to {}", self.way.rule, self.host)
     }
 }
 
-impl PartialEq for Beyond {
+impl PartialEq for ExternalTarget {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.way, &other.way) && self.host == other.host && self.tls == other.tls
     }
 }
 
-impl Eq for Beyond {}
+impl Eq for ExternalTarget {}
 
-impl Hash for Beyond {
+impl Hash for ExternalTarget {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.way).hash(state);
         self.host.hash(state);
@@ -68,19 +68,19 @@ impl Hash for Beyond {
 pub async fn connect(
     context: &WorkerContext,
     upstream: &Upstream,
-    beyond: &Beyond,
+    external: &ExternalTarget,
     kind: StreamKind,
 ) -> Result<(Link, bool), Failure> {
     let address = upstream.key.address;
-    let link = match &beyond.way.gateway {
+    let link = match &external.way.gateway {
         Some(gateway) => {
             let port = address.port();
-            let authority = match (&*beyond.host, beyond.host.contains(':')) {
+            let authority = match (&*external.host, external.host.contains(':')) {
                 ("", _) => address.to_string(),
                 (host, true) if !host.starts_with('[') => format!("[{host}]:{port}"),
                 (host, _) => format!("{host}:{port}"),
             };
-            let gateways = beyond
+            let gateways = external
                 .gateways
                 .upgrade()
                 .ok_or_else(|| Failure::new(Reason::ConnectFailed, "this context has ended"))?;
@@ -89,21 +89,21 @@ pub async fn connect(
         }
         None => Link::Tcp(upstream.dial(context).await?),
     };
-    let (Some(origination), Some(http)) = (&beyond.way.tls, beyond.tls) else {
+    let (Some(origination), Some(http)) = (&external.way.tls, external.tls) else {
         return Ok((link, kind == StreamKind::Http2));
     };
     let refused = |code: &'static str, text: String| {
         context
             .metrics
             .internal(|i| i.handshakes_failed.add(code, 1));
-        let rule = &beyond.way.rule;
+        let rule = &external.way.rule;
         Failure::new(
             Reason::TlsFailed,
-            format!("{rule}: {:?} at {address}: {code}: {text}", beyond.host),
+            format!("{rule}: {:?} at {address}: {code}: {text}", external.host),
         )
     };
-    let name =
-        OutsideClient::server_name(&beyond.host).map_err(|e| refused("bad_name", e.to_string()))?;
+    let name = OutsideClient::server_name(&external.host)
+        .map_err(|e| refused("bad_name", e.to_string()))?;
     let inside = match (http, kind) {
         (false, _) => Inside::Opaque,
         (true, StreamKind::Http2) => Inside::Http2,

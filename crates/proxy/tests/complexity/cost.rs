@@ -9,7 +9,7 @@ const ROUNDS: usize = 5;
 const LONG_ENOUGH: Duration = Duration::from_micros(200);
 
 /// Nanoseconds that one run takes.
-pub fn of(run: fn(&[u8]), input: &[u8]) -> f64 {
+pub fn measure(run: fn(&[u8]), input: &[u8]) -> f64 {
     let once = time(run, input, 1).max(Duration::from_nanos(100));
     let times = LONG_ENOUGH.div_duration_f64(once).ceil() as u32;
     let rounds = (0..ROUNDS).map(|_| time(run, input, times));

@@ -206,7 +206,7 @@ fn growth(run: fn(&[u8]), shape: &Shape, enough: f64) -> f64 {
     let bytes = large.len() as f64 / small.len() as f64;
     let mut least = f64::INFINITY;
     for _ in 0..5 {
-        least = least.min(cost::of(run, &large) / cost::of(run, &small) / bytes);
+        least = least.min(cost::measure(run, &large) / cost::measure(run, &small) / bytes);
         if least <= enough {
             break;
         }

@@ -72,7 +72,7 @@ fn request(data: &[u8]) {
     ] {
         head.write(data, &edit, &mut out);
     }
-    black_box(tulle_http1::split_authority(head.authority.of(data)));
+    black_box(tulle_http1::split_authority(head.authority.slice(data)));
     black_box(out);
 }
 
@@ -307,7 +307,7 @@ fn server_name(data: &[u8]) {
 
 /// Reads the bytes all at once, and in pieces.
 fn first_bytes(data: &[u8]) {
-    black_box(detect::Watch::new().read(data));
-    let mut watch = detect::Watch::new();
+    black_box(detect::FirstLineReader::new().read(data));
+    let mut watch = detect::FirstLineReader::new();
     black_box(data.chunks(7).map(|piece| watch.read(piece)).last());
 }

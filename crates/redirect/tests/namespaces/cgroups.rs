@@ -2,7 +2,7 @@
 
 use crate::waits::holds_within;
 use crate::world::{PATIENCE, start};
-use tulle_redirect::{Cgroup, LaunchSpec, Limits};
+use tulle_redirect::{Cgroup, LaunchSpec, ProcessLimits};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,12 +26,12 @@ fn value(cgroup: &Cgroup, names: &[&str]) -> String {
 }
 
 pub(crate) fn cpu_and_memory(mesh: &str) {
-    let limits = Limits {
+    let limits = ProcessLimits {
         cpu_millis: Some(50),
         memory_bytes: Some(64 * MIB),
     };
     let limited = Cgroup::create(mesh, "limited", &limits).unwrap();
-    let free = Cgroup::create(mesh, "free", &Limits::default()).unwrap();
+    let free = Cgroup::create(mesh, "free", &ProcessLimits::default()).unwrap();
     let memory = value(&limited, &["memory.limit_in_bytes", "memory.max"]);
     assert_eq!(memory, (64 * MIB).to_string());
 
@@ -86,7 +86,7 @@ pub(crate) fn limits_change(mesh: &str) {
         let cgroup = Cgroup::create(
             mesh,
             "a",
-            &Limits {
+            &ProcessLimits {
                 cpu_millis,
                 memory_bytes,
             },
@@ -110,7 +110,7 @@ pub(crate) fn limits_change(mesh: &str) {
         "{memory}"
     );
 
-    let too_small = Limits {
+    let too_small = ProcessLimits {
         cpu_millis: Some(9),
         memory_bytes: None,
     };
@@ -118,5 +118,5 @@ pub(crate) fn limits_change(mesh: &str) {
         .unwrap_err()
         .to_string();
     assert!(error.contains("least is 10"), "{error}");
-    assert!(Cgroup::create(mesh, "../b", &Limits::default()).is_err());
+    assert!(Cgroup::create(mesh, "../b", &ProcessLimits::default()).is_err());
 }

@@ -5,7 +5,8 @@ use crate::world::{World, ask, start};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use tulle_redirect::{
-    Backend, Hosts, LaunchSpec, Namespace, Network, RESOLV_CONF, Redirection, apply_redirection,
+    FilterBackend, Hosts, LaunchSpec, Namespace, Network, RESOLV_CONF, Redirection,
+    apply_redirection,
 };
 
 const SIDECAR: (u32, u32) = (1500, 1500);
@@ -41,15 +42,15 @@ fn expect(spec: &LaunchSpec, role: &[&str], expected: &str) {
 }
 
 pub(crate) fn by_nft(mesh: &str) {
-    redirection(mesh, Backend::Nft);
+    redirection(mesh, FilterBackend::Nft);
 }
 
 pub(crate) fn by_iptables(mesh: &str) {
-    redirection(mesh, Backend::Iptables);
+    redirection(mesh, FilterBackend::Iptables);
 }
 
 /// The rules of each backend mean the same.
-fn redirection(mesh: &str, backend: Backend) {
+fn redirection(mesh: &str, backend: FilterBackend) {
     let before = World::look();
     let network = Network::new(mesh).unwrap();
     network.ensure().unwrap();
@@ -99,7 +100,7 @@ fn redirection(mesh: &str, backend: Backend) {
     }
 
     let (shows, expected) = match backend {
-        Backend::Iptables => (
+        FilterBackend::Iptables => (
             &["iptables-save", "ip6tables-save"][..],
             "REDIRECT --to-ports 15006",
         ),
@@ -232,7 +233,7 @@ fn redirection(mesh: &str, backend: Backend) {
 fn leads_out(
     network: &Network,
     a: &Namespace,
-    backend: Backend,
+    backend: FilterBackend,
     [application, sidecar]: [&LaunchSpec; 2],
 ) {
     let kept = Redirection {

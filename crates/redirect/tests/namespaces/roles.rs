@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
-use tulle_redirect::{Backend, Cgroup, LaunchSpec, Limits, Network, exec_in};
+use tulle_redirect::{Cgroup, FilterBackend, LaunchSpec, Network, ProcessLimits, exec_in};
 
 /// Plays the role the arguments ask for, if any.
 pub(crate) fn play(arguments: &[String]) -> bool {
@@ -173,8 +173,8 @@ fn make_and_die(mesh: &str) {
         let workload = format!("w{index}");
         let namespace = network.add_workload(&workload, index).unwrap();
         let redirection = tulle_redirect::Redirection::default();
-        tulle_redirect::apply_redirection(&namespace, Backend::Nft, &redirection).unwrap();
-        let limits = Limits {
+        tulle_redirect::apply_redirection(&namespace, FilterBackend::Nft, &redirection).unwrap();
+        let limits = ProcessLimits {
             cpu_millis: Some(500),
             memory_bytes: Some(1 << 26),
         };

@@ -5,7 +5,7 @@ use tests_local::{
     CLIENT, Client, Config, Envoy, EnvoyPair, Mesh, Pair, Proxy, SERVER, Server, TLS13, TlsClient,
     bootstrap, eventually, get, id, inbound_config, ok, outbound_config, pause, validate,
 };
-use tulle_envoy::{Options, Untranslatable, static_config};
+use tulle_envoy::{TranslationOptions, Untranslatable, static_config};
 
 /// Everything the model has, in one file.
 fn everything() -> Value {
@@ -94,7 +94,7 @@ fn envoy_accepts_all_that_the_model_has() {
         config["mesh"]["strictMtls"] = strict.into();
         config["mesh"]["allowEgress"] = egress.into();
         let bootstrap = bootstrap(&mesh, CLIENT, config);
-        let whole = static_config(&bootstrap, Options::default()).unwrap();
+        let whole = static_config(&bootstrap, TranslationOptions::default()).unwrap();
         validate(&mesh, &whole).unwrap_or_else(|e| panic!("{e}\n{whole:#}"));
     }
     // The check can fail.
@@ -105,9 +105,9 @@ fn envoy_accepts_all_that_the_model_has() {
 fn envoy_accepts_http_2_between_sidecars() {
     let mesh = Mesh::new();
     let mut config = everything();
-    let options = Options {
+    let options = TranslationOptions {
         upstream_h2: true,
-        ..Options::default()
+        ..TranslationOptions::default()
     };
     let refused = static_config(&bootstrap(&mesh, CLIENT, config.clone()), options);
     let expected = Untranslatable::MixedEndpoints {
@@ -158,7 +158,10 @@ fn what_envoy_cannot_do_is_an_error_that_names_it() {
     for (pointer, value, expected) in cases {
         let mut config = everything();
         *config.pointer_mut(pointer).unwrap() = value;
-        let error = static_config(&bootstrap(&mesh, CLIENT, config), Options::default());
+        let error = static_config(
+            &bootstrap(&mesh, CLIENT, config),
+            TranslationOptions::default(),
+        );
         let text = error.unwrap_err().to_string();
         assert!(text.starts_with(expected), "{text}");
     }
@@ -168,9 +171,9 @@ fn what_envoy_cannot_do_is_an_error_that_names_it() {
 fn a_request_passes_both_sidecars_and_the_application_learns_who_calls() {
     for upstream_h2 in [false, true] {
         let app = Server::echo();
-        let options = Options {
+        let options = TranslationOptions {
             upstream_h2,
-            ..Options::default()
+            ..TranslationOptions::default()
         };
         let pair = EnvoyPair::with(app.address(), options, |c, s| (c, s));
         let mut client = pair.client.connect();
@@ -212,9 +215,11 @@ fn the_policy_decides_by_identity_method_path_and_header() {
             "methods": ["GET"], "pathRegex": "/ratings/[0-9]+", "headers": { "x-v": "1" },
         }],
     }]));
-    let pair = EnvoyPair::with(app.address(), Options::default(), |client, server| {
-        (client, server.set("/inbound/policy", rules))
-    });
+    let pair = EnvoyPair::with(
+        app.address(),
+        TranslationOptions::default(),
+        |client, server| (client, server.set("/inbound/policy", rules)),
+    );
     let mut client = pair.client.connect();
     let mut ask = |method: &str, target: &str, header: &str| {
         client.send(format!(
@@ -249,9 +254,11 @@ fn the_policy_decides_by_identity_method_path_and_header() {
 fn another_identity_is_denied_and_a_strangers_certificate_refused() {
     let app = Server::echo();
     let rules = policy(json!([{ "name": "TrafficTarget/t", "sources": [id(CLIENT)] }]));
-    let pair = EnvoyPair::with(app.address(), Options::default(), |client, server| {
-        (client, server.set("/inbound/policy", rules))
-    });
+    let pair = EnvoyPair::with(
+        app.address(),
+        TranslationOptions::default(),
+        |client, server| (client, server.set("/inbound/policy", rules)),
+    );
     let call = |certificate: Option<&_>| {
         let connected = TlsClient::connect(pair.server.address, certificate, TLS13, &["http/1.1"]);
         connected
@@ -277,8 +284,8 @@ fn a_client_sends_nothing_to_the_wrong_server() {
     let server = inbound_config(app.address());
     let client = outbound_config(server.address);
     // A genuine workload, but not the service that is called.
-    let server = Envoy::start(&mesh, "details", server, Options::default());
-    let client = Envoy::start(&mesh, CLIENT, client, Options::default());
+    let server = Envoy::start(&mesh, "details", server, TranslationOptions::default());
+    let client = Envoy::start(&mesh, CLIENT, client, TranslationOptions::default());
     assert_eq!(client.connect().get("/").status(), 503);
     let refused = format!("cluster.outbound|{SERVER}|9080.ssl.fail_verify_san");
     assert!(client.stat(&refused) > 0);
@@ -295,7 +302,7 @@ fn strict_refuses_plaintext_and_permissive_takes_it() {
             let config = inbound_config(app.address())
                 .set("/mesh/strictMtls", strict)
                 .set("/inbound/ports/0/protocol", protocol);
-            let envoy = Envoy::start(&mesh, SERVER, config, Options::default());
+            let envoy = Envoy::start(&mesh, SERVER, config, TranslationOptions::default());
             let secure = TlsClient::connect(
                 envoy.address,
                 Some(&mesh.ca.issue(&id(CLIENT))),
@@ -320,7 +327,7 @@ fn plaintext_has_no_identity_for_a_policy() {
     let config = inbound_config(app.address())
         .set("/mesh/strictMtls", false)
         .set("/inbound/policy", rules);
-    let envoy = Envoy::start(&mesh, SERVER, config, Options::default());
+    let envoy = Envoy::start(&mesh, SERVER, config, TranslationOptions::default());
     let mut plain = envoy.connect();
     plain.send(format!(
         "GET / HTTP/1.1\r\nHost: a\r\nx-forwarded-client-cert: URI={}\r\n\r\n",
@@ -346,12 +353,16 @@ fn speaks_first() -> Server {
 fn bytes_pass_in_both_directions_and_a_server_may_speak_first() {
     for protocol in ["tcp", "detect"] {
         let app = speaks_first();
-        let pair = EnvoyPair::with(app.address(), Options::default(), |client, server| {
-            (
-                client.set("/services/0/ports/0/protocol", protocol),
-                server.set("/inbound/ports/0/protocol", protocol),
-            )
-        });
+        let pair = EnvoyPair::with(
+            app.address(),
+            TranslationOptions::default(),
+            |client, server| {
+                (
+                    client.set("/services/0/ports/0/protocol", protocol),
+                    server.set("/inbound/ports/0/protocol", protocol),
+                )
+            },
+        );
         let mut client = pair.client.connect();
         assert_eq!(client.read_exact(5), b"hello", "{protocol}");
         client.send(b"\x16 not http");
@@ -362,13 +373,17 @@ fn bytes_pass_in_both_directions_and_a_server_may_speak_first() {
 #[test]
 fn detection_finds_http_and_what_is_not_http() {
     let app = Server::echo();
-    let pair = EnvoyPair::with(app.address(), Options::default(), |client, server| {
-        let client = client.set("/services/0/ports/0/protocol", "detect");
-        (
-            client.set("/mesh/detectTimeoutMs", 60_000),
-            server.set("/inbound/ports/0/protocol", "detect"),
-        )
-    });
+    let pair = EnvoyPair::with(
+        app.address(),
+        TranslationOptions::default(),
+        |client, server| {
+            let client = client.set("/services/0/ports/0/protocol", "detect");
+            (
+                client.set("/mesh/detectTimeoutMs", 60_000),
+                server.set("/inbound/ports/0/protocol", "detect"),
+            )
+        },
+    );
     assert_eq!(pair.client.connect().get("/a").status(), 200);
     let counted = format!("http.outbound_{SERVER}_9080.downstream_rq_2xx");
     eventually("the request is counted", || pair.client.stat(&counted) == 1);
@@ -384,14 +399,18 @@ fn a_denied_client_gets_not_one_byte_of_a_server_that_speaks_first() {
         json!([{ "name": "TrafficTarget/t", "sources": [id(CLIENT)], "matches": [{ "methods": ["GET"] }] }]),
     ] {
         let app = speaks_first();
-        let pair = EnvoyPair::with(app.address(), Options::default(), |client, server| {
-            (
-                client.set("/services/0/ports/0/protocol", "tcp"),
-                server
-                    .set("/inbound/ports/0/protocol", "tcp")
-                    .set("/inbound/policy", policy(rules)),
-            )
-        });
+        let pair = EnvoyPair::with(
+            app.address(),
+            TranslationOptions::default(),
+            |client, server| {
+                (
+                    client.set("/services/0/ports/0/protocol", "tcp"),
+                    server
+                        .set("/inbound/ports/0/protocol", "tcp")
+                        .set("/inbound/policy", policy(rules)),
+                )
+            },
+        );
         assert!(Client::is_cut(pair.client.address, ""));
     }
 }
@@ -412,7 +431,7 @@ fn routed(routes: Value) -> (Envoy, [Server; 2], Mesh) {
     let first = config.file["services"][0].take();
     config.file["services"] = json!([first, reviews]);
     (
-        Envoy::start(&mesh, CLIENT, config, Options::default()),
+        Envoy::start(&mesh, CLIENT, config, TranslationOptions::default()),
         servers,
         mesh,
     )
@@ -527,12 +546,16 @@ fn the_timeout_is_for_the_head_of_the_response_and_not_for_its_body() {
             connection.send("ow");
         }
     });
-    let pair = EnvoyPair::with(app.address(), Options::default(), |client, server| {
-        (
-            client.set("/mesh/requestTimeoutMs", 2500),
-            server.set("/mesh/requestTimeoutMs", 2500),
-        )
-    });
+    let pair = EnvoyPair::with(
+        app.address(),
+        TranslationOptions::default(),
+        |client, server| {
+            (
+                client.set("/mesh/requestTimeoutMs", 2500),
+                server.set("/mesh/requestTimeoutMs", 2500),
+            )
+        },
+    );
     assert_eq!(pair.client.connect().get("/slow").text(), "slow");
     assert_eq!(pair.client.connect().get("/never").status(), 504);
 }
@@ -550,9 +573,9 @@ fn a_web_socket_passes() {
                 && connection.try_send(&bytes).is_ok()
             {}
         });
-        let options = Options {
+        let options = TranslationOptions {
             upstream_h2,
-            ..Options::default()
+            ..TranslationOptions::default()
         };
         let pair = EnvoyPair::with(app.address(), options, |c, s| (c, s));
         let mut client = pair.client.connect();
@@ -580,7 +603,12 @@ fn envoy_and_tulle_understand_each_other() {
             let address = client.address;
             let start = |name: &str, config: Config, envoy: bool| -> Box<dyn std::any::Any> {
                 if envoy {
-                    Box::new(Envoy::start(&mesh, name, config, Options::default()))
+                    Box::new(Envoy::start(
+                        &mesh,
+                        name,
+                        config,
+                        TranslationOptions::default(),
+                    ))
                 } else {
                     Box::new(Proxy::start(&mesh, name, config.file))
                 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tulle_redirect::{Cgroup, Limits};
+use tulle_redirect::{Cgroup, ProcessLimits};
 
 const CONNECTIONS: usize = 70;
 const STREAMS: usize = 120;
@@ -128,7 +128,7 @@ struct Group(Cgroup);
 
 impl Group {
     fn new(name: &str) -> Self {
-        let limits = Limits {
+        let limits = ProcessLimits {
             cpu_millis: None,
             memory_bytes: Some(ALLOWED),
         };

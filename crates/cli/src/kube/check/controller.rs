@@ -7,7 +7,7 @@ use crate::kube::workloads::{is_ready, items, tag, text};
 use crate::output::coarse;
 use serde_json::Value;
 use std::time::UNIX_EPOCH;
-use tulle_kube::controller::Options;
+use tulle_kube::controller::ControllerOptions;
 use tulle_kube::names::{CONTROLLER, SIDECAR, WEBHOOK};
 use tulle_tls::TrustBundle;
 
@@ -192,7 +192,7 @@ fn settings(facts: &Facts, report: &mut Report) {
     let Some(map) = &facts.settings else {
         return report.error("TK026", "there is no ConfigMap tulle-settings");
     };
-    let options: Options = match serde_json::from_str(text(map, "/data/settings.json")) {
+    let options: ControllerOptions = match serde_json::from_str(text(map, "/data/settings.json")) {
         Ok(options) => options,
         Err(e) => return report.error("TK026", format!("they are not usable: {e}")),
     };

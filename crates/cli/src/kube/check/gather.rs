@@ -9,7 +9,7 @@ use crate::kube::workloads::{self, Meshed, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tulle_api::v1::{AuthorityStatus, ControllerStatus, ShowAuthorityRequest, StatusRequest};
-use tulle_kube::controller::Options;
+use tulle_kube::controller::ControllerOptions;
 use tulle_kube::gateway::ROLE;
 use tulle_kube::install::{ISSUER_VOLUME, VALUES};
 use tulle_kube::issuer::{CertManagerSettings, IssuerSettings};
@@ -345,7 +345,7 @@ impl Facts {
     }
 
     /// The settings of the controller, if they can be read.
-    pub(super) fn options(&self) -> Option<Options> {
+    pub(super) fn options(&self) -> Option<ControllerOptions> {
         let text = text(self.settings.as_ref()?, "/data/settings.json");
         serde_json::from_str(text).ok()
     }

@@ -27,7 +27,7 @@ pub(super) fn considered(
             add(rule, &at, Some(listener.port), call, answer);
         }
         for rule in &listener.rules {
-            let texts = rule.filters.iter().map(super::held::filter);
+            let texts = rule.filters.iter().map(super::limits::filter);
             answer
                 .limits
                 .extend(texts.map(|text| format!("{at}{text}")));

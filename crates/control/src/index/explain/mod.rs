@@ -5,7 +5,7 @@
 
 mod egress;
 mod entrance;
-mod held;
+mod limits;
 mod policies;
 mod revoked;
 mod routes;
@@ -171,7 +171,7 @@ impl Index {
             Some(_) => self.way(&asked.from, &service, &call, &mut answer),
         };
         self.judge(&way, &call, &mut answer);
-        self.held(&way.destinations, &call, &mut answer);
+        self.add_limits(&way.destinations, &call, &mut answer);
         Ok(answer)
     }
 

@@ -70,7 +70,7 @@ impl Index {
             true => format!("rules[{index}]"),
             false => format!("rules[{index}] ({})", rule.name),
         };
-        super::held::of_rule(rule, answer);
+        super::limits::of_rule(rule, answer);
         if let Some(gateway) = &gateway {
             super::entrance::considered(gateway, route, rule, call, answer);
         }
@@ -82,7 +82,7 @@ impl Index {
             answer,
         );
         if backends.is_empty() {
-            answer.reason = match super::held::answers(rule) {
+            answer.reason = match super::limits::answers(rule) {
                 Some(what) => format!("{object} answers by itself: {what}"),
                 None if rule.backends.is_empty() => {
                     format!("{object} has no backend for this request: answered with 404")

@@ -188,7 +188,7 @@ fn an_object_says_nothing_about_what_is_of_another_namespace() {
             }
         }
         let mut dirty = BTreeSet::new();
-        touch::all(&index.inputs, &mut dirty);
+        dependents::all(&index.inputs, &mut dirty);
         index.recompute(dirty);
     };
     put(&mut index, Some("evil"));

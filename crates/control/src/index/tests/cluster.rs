@@ -408,7 +408,7 @@ proptest! {
             index.apply([edit]);
         }
         let mut dirty = BTreeSet::new();
-        touch::all(index.inputs(), &mut dirty);
+        dependents::all(index.inputs(), &mut dirty);
         let changed = index.recompute(dirty);
         prop_assert!(changed.is_empty(), "{:?}", names(&changed));
     }

@@ -4,7 +4,7 @@ use crate::gateway::write::wish_statuses;
 use crate::gateway::{CLASS, GROUP};
 use crate::names::CONTROLLER_NAME;
 use crate::source::Kind;
-use crate::status::Wishes;
+use crate::status::StatusUpdates;
 use kube::core::DynamicObject;
 use serde_json::json;
 use std::sync::Arc;
@@ -578,9 +578,9 @@ fn a_status_that_is_so_already_is_not_written() {
     let mut world =
         world(json!({ "listeners": [{ "name": "a", "port": 80, "protocol": "HTTP" }] }));
     let wished = |world: &World| {
-        let wishes = Wishes::default();
+        let wishes = StatusUpdates::default();
         wish_statuses(&world.view, &planned(world), &wishes);
-        let gateway = Kind::of(GROUP, "Gateway").unwrap();
+        let gateway = Kind::find(GROUP, "Gateway").unwrap();
         wishes.get(&(gateway, "edge.infra".into()))
     };
     let first = wished(&world).unwrap();

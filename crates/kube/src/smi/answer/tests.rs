@@ -1,5 +1,5 @@
 use super::super::path::RESOURCES;
-use super::super::rounds::tests::{heard, pod};
+use super::super::scrape_window::tests::{heard, pod};
 use super::*;
 
 fn object(plural: &str, namespace: &str, name: &str) -> Object {

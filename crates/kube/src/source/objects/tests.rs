@@ -9,7 +9,7 @@ fn kind(name: &str) -> &'static Kind {
 struct World {
     objects: Objects,
     state: State,
-    wishes: Wishes,
+    wishes: GatewayParameters,
 }
 
 impl World {
@@ -27,13 +27,13 @@ impl World {
         Self {
             objects: Objects::new(super::super::read(&base).unwrap()),
             state,
-            wishes: Wishes::default(),
+            wishes: GatewayParameters::default(),
         }
     }
 
     /// Shows this object, and returns the edits that the index receives.
     fn see(&mut self, object: Value) -> Vec<Edit> {
-        let kind = Kind::of(
+        let kind = Kind::find(
             object["apiVersion"]
                 .as_str()
                 .unwrap()

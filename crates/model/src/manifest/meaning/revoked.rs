@@ -107,7 +107,7 @@ fn list(pem: &str) -> Result<(String, BTreeSet<Serial>), String> {
     }
     let mut serials = BTreeSet::new();
     for entry in list.iter_revoked_certificates() {
-        serials.insert(Serial::of(entry.raw_serial()));
+        serials.insert(Serial::from_bytes(entry.raw_serial()));
         if serials.len() > MAX_LISTED {
             return Err(format!("it lists more than {MAX_LISTED} certificates"));
         }

@@ -5,7 +5,7 @@
 //! policy for requests, and nobody checks its headers. So the first line is read to its end,
 //! whenever it comes and in whatever pieces, and every line that a lenient HTTP server would take
 //! for the beginning of a request counts as one. No server acts on a request before its first line
-//! is complete. So a caller that never forwards the bytes that made [`Watch::read`] return
+//! is complete. So a caller that never forwards the bytes that made [`FirstLineReader::read`] return
 //! [`Detected::Http`] lets no request pass unread. The tests compare this with readers modelled on
 //! the request lines that servers accept (`detect/lenient.rs`).
 
@@ -39,7 +39,7 @@ const WORDS: u8 = 3;
 
 /// Reads the first line of a connection, in pieces.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct FirstLineReader {
     /// The answer, once it is certain.
     certain: Option<Detected>,
     /// So far the line has only bytes that a sensible client would send in a request line.
@@ -75,13 +75,13 @@ enum Version {
     Minor,
 }
 
-impl Default for Watch {
+impl Default for FirstLineReader {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Watch {
+impl FirstLineReader {
     /// The state before the first byte.
     pub const fn new() -> Self {
         Self {

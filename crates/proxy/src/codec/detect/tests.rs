@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn detect(bytes: impl AsRef<[u8]>) -> Detected {
-    Watch::new().read(bytes.as_ref())
+    FirstLineReader::new().read(bytes.as_ref())
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn needs_more_only_while_undecided() {
 
 #[test]
 fn the_end_of_the_stream_ends_the_line() {
-    let mut watch = Watch::new();
+    let mut watch = FirstLineReader::new();
     assert_eq!(watch.read(b"get /x FOO/1.0"), Detected::NeedsMore);
     assert_eq!(watch.end(), Detected::Http);
 }
 
 #[test]
 fn a_line_that_no_server_would_read_is_given_up() {
-    let mut watch = Watch::new();
+    let mut watch = FirstLineReader::new();
     let piece = [b'x'; 16 * 1024];
     let count = (0..).find(|_| watch.read(&piece) == Detected::Opaque);
     assert!(count.is_some_and(|count| (64..128).contains(&count)));
@@ -122,7 +122,7 @@ proptest! {
         cut in 1usize..9,
     ) {
         let bytes = parts.concat();
-        let mut watch = Watch::new();
+        let mut watch = FirstLineReader::new();
         let mut forwarded = Vec::new();
         for piece in bytes.chunks(cut) {
             if watch.read(piece) == Detected::Http {
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn pieces_change_nothing(parts in proptest::collection::vec(part(), 1..14)) {
         let bytes = parts.concat();
-        let mut watch = Watch::new();
+        let mut watch = FirstLineReader::new();
         let mut known = Detected::NeedsMore;
         for byte in &bytes {
             let now = watch.read(&[*byte]);

@@ -75,7 +75,7 @@ impl Index {
         if self.exact.is_empty() && self.wild.is_empty() {
             return self.any.find(path, fits);
         }
-        let host = Host::of(authority).to_lower();
+        let host = Host::from_authority(authority).to_lower();
         if let Some(paths) = self.exact.get(&*host)
             && let Some(entry) = paths.find(path, fits)
         {

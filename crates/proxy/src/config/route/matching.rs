@@ -73,7 +73,7 @@ impl HostMatch {
 
     /// Whether a host as sent, with or without port, matches.
     pub fn covers(&self, authority: &[u8]) -> bool {
-        self.matches(Host::of(authority))
+        self.matches(Host::from_authority(authority))
     }
 
     /// Greater is more specific.

@@ -112,7 +112,7 @@ impl RouteTable {
             for rule in &route.rules {
                 let index = rules.len();
                 let mut compiled = || {
-                    entries.extend(Entry::of(route, rule, index)?);
+                    entries.extend(Entry::from_rule(route, rule, index)?);
                     Rule::compile(&name, &format!("{name} {index}"), rule)
                 };
                 rules.push(compiled().map_err(|e: String| format!("{name}: {e}"))?);
@@ -235,7 +235,7 @@ impl Rule {
 
 impl Entry {
     /// Returns the entries of a rule, one for each host and match.
-    fn of(
+    fn from_rule(
         route: &resource::Route,
         rule: &RouteRule,
         index: usize,

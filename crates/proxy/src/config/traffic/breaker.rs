@@ -39,20 +39,20 @@ struct Counts {
 
 /// Decision about a request.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum BreakerVerdict {
     /// It is forwarded.
     Closed,
     /// It probes whether the destination works again.
-    Probe(Probe),
+    Probe(BreakerProbe),
     /// It is refused; the breaker stays open for this many milliseconds.
     Open(u64),
 }
 
 /// The one request that probes. Dropped without a result, it leaves probing to the next request.
 #[derive(Debug)]
-pub struct Probe(Arc<Breaker>);
+pub struct BreakerProbe(Arc<Breaker>);
 
-impl Drop for Probe {
+impl Drop for BreakerProbe {
     fn drop(&mut self) {
         self.0.probing.store(false, Ordering::Release);
     }
@@ -77,19 +77,19 @@ impl Breaker {
     }
 
     /// Decides about a request that comes `now`.
-    pub fn admit(self: &Arc<Self>, now: u64) -> Verdict {
+    pub fn admit(self: &Arc<Self>, now: u64) -> BreakerVerdict {
         let until = self.open_until.load(Ordering::Acquire);
         if until == 0 {
-            return Verdict::Closed;
+            return BreakerVerdict::Closed;
         }
         if now < until || self.probing.swap(true, Ordering::AcqRel) {
-            return Verdict::Open(until.saturating_sub(now));
+            return BreakerVerdict::Open(until.saturating_sub(now));
         }
-        Verdict::Probe(Probe(self.clone()))
+        BreakerVerdict::Probe(BreakerProbe(self.clone()))
     }
 
     /// Records the end of a request. `probe`: it was the one that probed.
-    pub fn record(&self, now: u64, error: bool, ms: u64, probe: Option<Probe>) {
+    pub fn record(&self, now: u64, error: bool, ms: u64, probe: Option<BreakerProbe>) {
         let slow = ms >= u64::from(self.rule.slow_ms);
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(_probe) = probe {
@@ -192,27 +192,36 @@ mod tests {
         let breaker = breaker(|r| r.error_amount = 3);
         let start = 1_000_000;
         for i in 0..3 {
-            assert!(matches!(breaker.admit(start), Verdict::Closed));
+            assert!(matches!(breaker.admit(start), BreakerVerdict::Closed));
             breaker.record(start + i, true, 1, None);
         }
         assert!(!breaker.is_open(), "fewer than four prove nothing");
         breaker.record(start, false, 1, None);
-        assert!(matches!(breaker.admit(start + 999), Verdict::Open(1)));
-        let Verdict::Probe(probe) = breaker.admit(start + 1000) else {
+        assert!(matches!(
+            breaker.admit(start + 999),
+            BreakerVerdict::Open(1)
+        ));
+        let BreakerVerdict::Probe(probe) = breaker.admit(start + 1000) else {
             panic!("the time is up")
         };
-        assert!(matches!(breaker.admit(start + 1000), Verdict::Open(_)));
+        assert!(matches!(
+            breaker.admit(start + 1000),
+            BreakerVerdict::Open(_)
+        ));
         drop(probe);
-        let Verdict::Probe(probe) = breaker.admit(start + 1000) else {
+        let BreakerVerdict::Probe(probe) = breaker.admit(start + 1000) else {
             panic!("a probe without a result makes place for another")
         };
         breaker.record(start + 1001, true, 1, Some(probe));
         assert_eq!(breaker.state(start + 1500), "open");
-        let Verdict::Probe(probe) = breaker.admit(start + 2001) else {
+        let BreakerVerdict::Probe(probe) = breaker.admit(start + 2001) else {
             panic!("again")
         };
         breaker.record(start + 2002, false, 1, Some(probe));
-        assert!(matches!(breaker.admit(start + 2002), Verdict::Closed));
+        assert!(matches!(
+            breaker.admit(start + 2002),
+            BreakerVerdict::Closed
+        ));
         assert_eq!(breaker.opened(), 2);
     }
 

@@ -13,7 +13,7 @@ use tulle_transport::StreamKind;
 
 /// The limits of one port, and the requests and connections under way.
 #[derive(Debug)]
-pub struct Limits {
+pub struct PortLimits {
     rule: ConnectionLimits,
     connections: Option<Arc<Semaphore>>,
     requests: Option<Arc<Semaphore>>,
@@ -24,14 +24,14 @@ pub struct Limits {
 
 /// Places taken; free again when dropped.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct LimitPermits {
     _connection: Option<OwnedSemaphorePermit>,
     _request: Option<OwnedSemaphorePermit>,
 }
 
 /// A request's turn to be sent again; over when dropped.
 #[derive(Debug)]
-pub struct RetryPlace(Arc<Limits>);
+pub struct RetryPlace(Arc<PortLimits>);
 
 /// As many retries are under way as the limit allows.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Drop for RetryPlace {
     }
 }
 
-struct Waiting<'a>(&'a Limits);
+struct Waiting<'a>(&'a PortLimits);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -56,7 +56,7 @@ fn places(limit: u32) -> Option<Arc<Semaphore>> {
     (limit > 0).then(|| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))))
 }
 
-impl Limits {
+impl PortLimits {
     /// `None`: nothing is limited.
     pub fn new(rule: &ConnectionLimits) -> Option<Arc<Self>> {
         (*rule != ConnectionLimits::default()).then(|| {
@@ -86,13 +86,13 @@ impl Limits {
     }
 
     /// Takes a place, if there is one and nobody waits for it.
-    pub fn at_once(&self, kind: StreamKind) -> Option<Places> {
+    pub fn at_once(&self, kind: StreamKind) -> Option<LimitPermits> {
         let take = |all: Option<&Arc<Semaphore>>| match all {
             None => Some(None),
             Some(all) => all.clone().try_acquire_owned().ok().map(Some),
         };
         let [connections, requests] = self.needed(kind);
-        Some(Places {
+        Some(LimitPermits {
             _connection: take(connections)?,
             _request: take(requests)?,
         })
@@ -107,7 +107,7 @@ impl Limits {
         kind: StreamKind,
         most: Option<Duration>,
         what: &str,
-    ) -> Result<Places, Failure> {
+    ) -> Result<LimitPermits, Failure> {
         let rule = &self.rule;
         let failed = |text: String| {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Limits {
         }
         let [connections, requests] = self.needed(kind);
         let places = async {
-            Places {
+            LimitPermits {
                 _connection: take(connections).await,
                 _request: take(requests).await,
             }
@@ -177,10 +177,10 @@ async fn take(all: Option<&Arc<Semaphore>>) -> Option<OwnedSemaphorePermit> {
 mod tests {
     use super::*;
 
-    fn limits(change: impl FnOnce(&mut ConnectionLimits)) -> Arc<Limits> {
+    fn limits(change: impl FnOnce(&mut ConnectionLimits)) -> Arc<PortLimits> {
         let mut rule = ConnectionLimits::default();
         change(&mut rule);
-        Limits::new(&rule).unwrap()
+        PortLimits::new(&rule).unwrap()
     }
 
     #[tokio::test]

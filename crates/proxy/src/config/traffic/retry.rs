@@ -197,13 +197,13 @@ impl Budget {
 /// The budgets of one worker. They survive changes of the configuration, which must not refill
 /// them.
 #[derive(Default)]
-pub struct Budgets(RefCell<HashMap<Destination, Rc<Budget>>>);
+pub struct RetryBudgets(RefCell<HashMap<Destination, Rc<Budget>>>);
 
 /// Service and port.
 type Destination = (Arc<str>, u16);
 
-impl Budgets {
-    fn of(&self, service: &Arc<str>, port: u16) -> Rc<Budget> {
+impl RetryBudgets {
+    fn for_destination(&self, service: &Arc<str>, port: u16) -> Rc<Budget> {
         let mut all = self.0.borrow_mut();
         if all.len() >= MAX_BUDGETS {
             all.clear();
@@ -213,12 +213,12 @@ impl Budgets {
 
     /// Counts a request that could be retried.
     pub fn request(&self, service: &Arc<str>, port: u16) {
-        self.of(service, port).request(seconds());
+        self.for_destination(service, port).request(seconds());
     }
 
     /// Takes a retry, if the budget has one.
     pub fn take(&self, service: &Arc<str>, port: u16, policy: &Policy) -> bool {
-        self.of(service, port).take(policy, seconds())
+        self.for_destination(service, port).take(policy, seconds())
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::breaker::Breaker;
 use super::checks::Checks;
-use super::limits::Limits;
+use super::limits::PortLimits;
 use super::outlier::Outlier;
 use super::retry::Policy;
 use super::ring::Ring;
@@ -24,7 +24,7 @@ pub struct Shared {
     /// Its endpoints, in the order of the resource.
     pub endpoints: Vec<Arc<EndpointState>>,
     /// Limits of requests and connections.
-    pub limits: Option<Arc<Limits>>,
+    pub limits: Option<Arc<PortLimits>>,
     /// Circuit breaker of the whole port.
     pub breaker: Option<Arc<Breaker>>,
     /// Ejection of single endpoints.
@@ -145,7 +145,7 @@ impl Shared {
             |same: fn(&Traffic, &Traffic) -> bool| old.filter(|old| same(&old.traffic, traffic));
         let limits = match same(|a, b| a.limits == b.limits) {
             Some(old) => old.limits.clone(),
-            None => Limits::new(&traffic.limits),
+            None => PortLimits::new(&traffic.limits),
         };
         let breaker = match same(|a, b| a.breaker == b.breaker) {
             Some(old) => old.breaker.clone(),

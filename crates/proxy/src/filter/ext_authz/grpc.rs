@@ -6,7 +6,7 @@
 use super::{Asker, Verdict, content};
 use crate::codec::answered::Answered;
 use crate::filter::header_edit::Draft;
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use prost::Message;
 use std::collections::BTreeMap;
 use tulle_api::ext_authz::attribute_context::{HttpRequest, Peer, Request};
@@ -165,7 +165,7 @@ pub(super) fn verdict(answer: &Answered) -> Result<Verdict, Failure> {
             let kind = kind.map(|at| headers.remove(at).1);
             let kind = kind.and_then(|kind| String::from_utf8(kind).ok());
             let kind = kind.unwrap_or_else(|| "text/plain; charset=utf-8".into());
-            Ok(Verdict::Denied(Answer {
+            Ok(Verdict::Denied(LocalResponse {
                 status: u16::try_from(status)
                     .ok()
                     .filter(|s| matches!(s, 300..=599))
@@ -174,7 +174,7 @@ pub(super) fn verdict(answer: &Answered) -> Result<Verdict, Failure> {
                 body: (!denied.body.is_empty()).then(|| (kind, denied.body.into_bytes())),
             }))
         }
-        (_, _) => Ok(Verdict::Denied(Answer {
+        (_, _) => Ok(Verdict::Denied(LocalResponse {
             status: 403,
             ..Default::default()
         })),

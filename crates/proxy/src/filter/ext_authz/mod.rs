@@ -8,7 +8,7 @@ mod grpc;
 
 use crate::codec::answered::{self, Answered};
 use crate::filter::header_edit::Draft;
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::net::IpAddr;
 use std::time::Duration;
 use tulle_http1::{Method, is_field_name, write_line};
@@ -61,7 +61,7 @@ pub enum Verdict {
         response: Fields,
     },
     /// The request may not pass; this is the answer.
-    Denied(Answer),
+    Denied(LocalResponse),
 }
 
 impl Verdict {
@@ -194,7 +194,7 @@ impl ExternalAuth {
             Ok(Verdict::Denied(answer)) => {
                 let text = format!("{}: service {} denies it", self.name, self.service);
                 let failure = Failure::new(Reason::ExternalDenied, text);
-                ("denied", Err(failure.answered(answer)))
+                ("denied", Err(failure.with_response(answer)))
             }
             Err(failure) if self.fail_open => {
                 tracing::debug!(filter = self.name, %failure, "passes unasked");
@@ -279,7 +279,7 @@ impl ExternalAuth {
                     .filter(|(name, _)| name != "content-type" && name != "server")
                     .filter(|(name, _)| goes_back(name) && !is_protected_header(name))
                     .collect();
-                Ok(Verdict::Denied(Answer {
+                Ok(Verdict::Denied(LocalResponse {
                     // Any other 2xx would look like success.
                     status: if status < 300 { 403 } else { status },
                     headers,

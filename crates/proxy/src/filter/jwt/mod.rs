@@ -10,7 +10,7 @@ pub mod keys;
 pub mod token;
 
 use crate::filter::header_edit::Draft;
-use crate::telemetry::reason::{Answer, Failure, Reason};
+use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use aws_lc_rs::digest;
 use keys::Keys;
 use std::collections::HashMap;
@@ -233,7 +233,7 @@ impl Jwt {
             Trouble::Bad(_) => ", error=\"invalid_token\"",
         };
         let challenge = format!("Bearer realm=\"{realm}\"{error}");
-        Failure::new(Reason::Unauthenticated, text).answered(Answer {
+        Failure::new(Reason::Unauthenticated, text).with_response(LocalResponse {
             status: Reason::Unauthenticated.status(),
             headers: vec![("www-authenticate".into(), challenge.into_bytes())],
             body: None,

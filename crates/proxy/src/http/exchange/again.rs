@@ -139,7 +139,7 @@ impl Conversation<'_> {
         };
         let (side, reason, detail) = match end {
             // Whether to try again was decided before the response was given up.
-            End::Held | End::Complete => {
+            End::Withheld | End::Complete => {
                 give_up(lease, &mut exchange.tries);
                 return self.before_next_try(exchange).await;
             }
@@ -252,7 +252,10 @@ fn millis_since(started: Instant) -> u32 {
 
 /// Whether the upstream is to blame.
 fn is_theirs(end: &End) -> bool {
-    matches!(end, End::Held | End::Unreached | End::Failed(Side::Up, ..))
+    matches!(
+        end,
+        End::Withheld | End::Unreached | End::Failed(Side::Up, ..)
+    )
 }
 
 fn give_up(mut lease: Lease, tries: &mut Tries) {

@@ -3,11 +3,11 @@
 use super::again::Tries;
 use super::http2::CameAs;
 use super::outgoing::Outgoing;
-use super::{Asked, Conversation, Exchange, Judged, Refused, request_target};
+use super::{Conversation, Exchange, Judged, RefusedRequest, RequestInfo, request_target};
 use crate::config::head_limits;
 use crate::context;
 use crate::context::memory_limit;
-use crate::decision::request::Asks;
+use crate::decision::request::RequestView;
 use crate::http::relay::Relay;
 use crate::http::reply;
 use crate::telemetry::access_log;
@@ -96,13 +96,13 @@ impl Conversation<'_> {
     }
 
     /// Decides about a request and writes it for the next hop.
-    pub(super) fn begin(&mut self, head: &RequestHead) -> Result<Exchange, Box<Refused>> {
+    pub(super) fn begin(&mut self, head: &RequestHead) -> Result<Exchange, Box<RefusedRequest>> {
         let worker = self.worker;
         // The configuration may have changed often while the connection waited for this request.
         let config = worker.config();
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let started = Instant::now();
-        let mut asked = Asked {
+        let mut asked = RequestInfo {
             started,
             method: head.method,
             minor: head.minor,
@@ -114,7 +114,7 @@ impl Conversation<'_> {
             },
             line: worker.log.wanted(config.snapshot.mesh.access_log).then(|| {
                 let client = self.scope.forwarded_for();
-                access_log::RequestLine::of(head, bytes, client, self.down.came_as_http2())
+                access_log::RequestLine::new(head, bytes, client, self.down.came_as_http2())
             }),
             span: Cell::default(),
         };
@@ -144,16 +144,16 @@ impl Conversation<'_> {
             // The buffer has room for the part of the body that is at hand, too.
             request.storage_for(self.received.len() + added + reply::EDIT_BYTES)
         });
-        let asks = Asks {
+        let view = RequestView {
             head,
             bytes,
             forwarded: request.as_slice(),
         };
         if let Some(line) = &mut asked.line {
-            line.policy_audit = self.scope.audited(worker, &config, &asks);
+            line.policy_audit = self.scope.audited(worker, &config, &view);
         }
         let decided = match memory_limit::is_short() {
-            false => self.scope.decide(worker, &config, &asks),
+            false => self.scope.decide(worker, &config, &view),
             true => {
                 worker.end_stuck_clients();
                 Err(memory_limit::refusal())
@@ -161,13 +161,13 @@ impl Conversation<'_> {
         };
         let decision = match decided {
             Ok(mut decision) => {
-                decision.aim(asks.forwarded, || self.scope.source());
+                decision.aim(view.forwarded, || self.scope.source());
                 decision
             }
             Err(failure) => {
-                let target = head.target.of(bytes).to_vec();
+                let target = head.target.slice(bytes).to_vec();
                 self.received.consume(head.len);
-                return Err(Box::new(Refused {
+                return Err(Box::new(RefusedRequest {
                     config,
                     asked,
                     decision: None,
@@ -198,7 +198,7 @@ impl Conversation<'_> {
                 Err(bad) => {
                     let failure =
                         Failure::new(Reason::BadRequest, format!("{}: {bad}", bad.reason()));
-                    return Err(Box::new(Refused {
+                    return Err(Box::new(RefusedRequest {
                         target: request_target(&request),
                         config,
                         asked,

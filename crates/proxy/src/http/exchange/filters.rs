@@ -157,7 +157,7 @@ impl Conversation<'_> {
             let held = relay.poll_hold(cx, &mut self.down, &mut self.received, limit);
             held.map_err(|end| match end {
                 End::Failed(_, reason, text) => Failure::new(reason, text),
-                End::Complete | End::Held | End::Unreached => {
+                End::Complete | End::Withheld | End::Unreached => {
                     Failure::new(Reason::BadRequest, "no body")
                 }
             })

@@ -1,10 +1,10 @@
 //! Handles clients that speak HTTP/2, and the particulars of their requests.
 
 use super::Conversation;
-use crate::decision::Scope;
+use crate::decision::ConnectionContext;
 use crate::http::stream_handlers;
 use crate::telemetry::reason::Failure;
-use crate::upstream::Speaks;
+use crate::upstream::HttpVersion;
 use crate::upstream::http2;
 use crate::upstream::link::Link;
 use std::rc::Rc;
@@ -55,7 +55,7 @@ impl Conversation<'_> {
         }
         let no_request = failure.detail.starts_with(BadRequest::RequestLine.reason());
         http2::is_preface(self.received.as_slice())
-            || (no_request && self.scope.speaks(self.worker) == Speaks::Http2)
+            || (no_request && self.scope.http_version(self.worker) == HttpVersion::Http2)
     }
 
     /// Serves each stream as if it were a connection of its own.
@@ -83,9 +83,11 @@ impl Conversation<'_> {
         // Browsers and other proxies use HTTP/2 wherever it is offered, so it tells nothing about
         // the application; only gRPC needs it.
         let from_outside = match self.scope {
-            Scope::Gateway(_) => true,
-            Scope::Inbound(scope) => scope.is_mutual() && matches!(self.down, Link::Http2(_)),
-            Scope::Outbound(_) | Scope::Egress(_) => false,
+            ConnectionContext::Gateway(_) => true,
+            ConnectionContext::Inbound(scope) => {
+                scope.is_mutual() && matches!(self.down, Link::Http2(_))
+            }
+            ConnectionContext::Outbound(_) | ConnectionContext::Egress(_) => false,
         };
         CameAs {
             kind: match from_outside && !grpc {

@@ -14,7 +14,7 @@ mod trace;
 mod tunnel;
 
 use crate::config::traffic::retry::Cause;
-use crate::decision::Scope;
+use crate::decision::ConnectionContext;
 use crate::decision::request::{Decision, Target};
 use crate::http::relay::{End, Relay};
 use crate::telemetry::access_log;
@@ -22,7 +22,7 @@ use crate::telemetry::reason::{Failure, Reason};
 use crate::telemetry::span::Span;
 use crate::upstream::link::Link;
 use crate::upstream::{Lease, Upstream};
-use crate::worker::{Config, Worker};
+use crate::worker::{Worker, WorkerConfig};
 use again::{REPLAYS, Tries};
 use http2::CameAs;
 use std::cell::Cell;
@@ -39,7 +39,7 @@ pub fn serve<'a>(
     worker: &'a Rc<Worker>,
     down: Link,
     received: Buf,
-    scope: &'a Scope,
+    scope: &'a ConnectionContext,
 ) -> impl Future<Output = ()> + 'a {
     // Made outside of the async block, which would store the arguments beside it.
     let mut conversation = Conversation {
@@ -57,7 +57,7 @@ pub fn serve<'a>(
 
 struct Conversation<'a> {
     worker: &'a Rc<Worker>,
-    scope: &'a Scope,
+    scope: &'a ConnectionContext,
     down: Link,
     /// Bytes from downstream that belong to no message yet.
     received: Buf,
@@ -90,7 +90,7 @@ enum Next {
 }
 
 /// Facts about a request that are needed after its bytes have moved on.
-struct Asked {
+struct RequestInfo {
     started: Instant,
     method: Method,
     minor: u8,
@@ -112,17 +112,17 @@ type After<'a> = Pin<Box<dyn Future<Output = Option<Next>> + 'a>>;
 
 /// A request that goes on.
 struct Exchange {
-    config: Rc<Config>,
-    asked: Asked,
+    config: Rc<WorkerConfig>,
+    asked: RequestInfo,
     decision: Decision,
     relay: Relay,
     tries: Tries,
 }
 
 /// A request that is refused.
-struct Refused {
-    config: Rc<Config>,
-    asked: Asked,
+struct RefusedRequest {
+    config: Rc<WorkerConfig>,
+    asked: RequestInfo,
     decision: Option<Decision>,
     failure: Failure,
     target: Vec<u8>,
@@ -202,7 +202,7 @@ impl Conversation<'_> {
         mut leased: Leased,
     ) -> impl Future<Output = Tried> {
         if let Ok(lease) = &leased {
-            self.treat(exchange, lease);
+            self.apply_lease(exchange, lease);
         }
         exchange.relay.draining = self.scope.is_outdated(&exchange.config);
         poll_fn(move |cx| {
@@ -233,7 +233,7 @@ impl Conversation<'_> {
                 &mut lease.link,
                 &self.deadline,
             ));
-            if matches!(end, End::Held) && !self.may_try_again(exchange, Cause::Status) {
+            if matches!(end, End::Withheld) && !self.may_try_again(exchange, Cause::Status) {
                 exchange.relay.let_go();
                 continue;
             }
@@ -255,7 +255,7 @@ impl Conversation<'_> {
 
     /// Notes the endpoint, applies the port's rules for exchanges, and decides whether the client
     /// is told the endpoint's name.
-    fn treat(&self, exchange: &mut Exchange, lease: &Lease) {
+    fn apply_lease(&self, exchange: &mut Exchange, lease: &Lease) {
         let Exchange {
             config,
             asked,
@@ -280,8 +280,8 @@ impl Conversation<'_> {
             relay.set_idle_timeout(port.idle_timeout_ms(config.snapshot.mesh.idle_timeout_ms));
             if let Some(affinity) = &decision.affinity {
                 let secure = self.scope.entry().0 == "https";
-                let steer = &decision.steer;
-                let name = port.name_for_client(self.worker, affinity, steer, lease, secure);
+                let hint = &decision.hint;
+                let name = port.name_for_client(self.worker, affinity, hint, lease, secure);
                 relay.add = name.map(Box::new);
             }
         }
@@ -318,17 +318,15 @@ impl Conversation<'_> {
                 None => Err(Box::pin(upstream.connect(worker, kind))),
             },
             Target::Service(port) => {
-                let (steer, wait_ms) = (&decision.steer, decision.timeout_ms);
+                let (hint, wait_ms) = (&decision.hint, decision.timeout_ms);
                 if let Some(failed) = &tries.failed {
                     let avoid = Some(failed.key.address);
-                    let lease = port.lease(worker, kind, steer, avoid, wait_ms);
+                    let lease = port.lease(worker, kind, hint, avoid, wait_ms);
                     return Err(Box::pin(lease));
                 }
-                match port.at_once(worker, kind, steer) {
+                match port.at_once(worker, kind, hint) {
                     Ok(Ok(lease)) => Ok(Ok(lease)),
-                    Ok(Err(begun)) => {
-                        Err(Box::pin(port.later(worker, kind, steer, wait_ms, begun)))
-                    }
+                    Ok(Err(begun)) => Err(Box::pin(port.later(worker, kind, hint, wait_ms, begun))),
                     Err(failure) => Ok(Err(failure)),
                 }
             }
@@ -344,7 +342,7 @@ impl Conversation<'_> {
             ..
         } = exchange;
         if let Target::Service(port) = &decision.target {
-            let answer = relay.answer(relay.status, Reason::Ok);
+            let answer = relay.response_status(relay.status, Reason::Ok);
             port.ended(&mut lease, answer.as_http(), asked.started);
         }
         let failure = Failure::new(Reason::Ok, String::new());
@@ -368,14 +366,14 @@ impl Conversation<'_> {
 
     fn count(
         &self,
-        asked: &Asked,
+        asked: &RequestInfo,
         decision: &Decision,
         status: u16,
         failure: &Failure,
         relay: &Relay,
     ) -> Instant {
         let now = Instant::now();
-        let answer = relay.answer(status, failure.reason);
+        let answer = relay.response_status(status, failure.reason);
         decision
             .series
             .request(answer, failure.reason, asked.started, now);
@@ -426,7 +424,7 @@ fn request_target(request: &Buf) -> Vec<u8> {
 
 /// Replaces the address in a failure by the service's name: an address on loopback tells an
 /// operator of the mesh nothing.
-fn of_application(series: &crate::telemetry::metrics::Series, failure: Failure) -> Failure {
+fn of_application(series: &crate::telemetry::metrics::RequestSeries, failure: Failure) -> Failure {
     let service = &series.labels.destination_service;
     let detail = format!(
         "the application of {service} cannot be reached: {}",

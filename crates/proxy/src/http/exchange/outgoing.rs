@@ -56,7 +56,7 @@ impl Outgoing<'_> {
             put("x-forwarded-proto", scheme);
             // A request of HTTP/1.0 may have no host.
             if !head.authority.is_empty() {
-                put("x-forwarded-host", head.authority.of(bytes));
+                put("x-forwarded-host", head.authority.slice(bytes));
             }
         }
         for (name, value) in fields.iter().flat_map(Fields::iter) {

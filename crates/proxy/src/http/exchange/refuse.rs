@@ -1,13 +1,13 @@
 //! Answers of the proxy itself, and the orderly end of a connection.
 
-use super::{Asked, Conversation, Next, Refused};
+use super::{Conversation, Next, RefusedRequest, RequestInfo};
 use crate::decision::request::Decision;
 use crate::filter::ResponseEdits;
 use crate::http::reply;
 use crate::telemetry::access_log;
-use crate::telemetry::grpc_status::Answer;
+use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::worker::Config;
+use crate::worker::WorkerConfig;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use tulle_http1::Method;
 use tulle_net::Buf;
 
 impl Conversation<'_> {
-    pub(super) async fn refuse_begun(&mut self, refused: &Refused) -> Next {
+    pub(super) async fn refuse_begun(&mut self, refused: &RefusedRequest) -> Next {
         let decision = refused.decision.as_ref();
         let (config, asked) = (&refused.config, &refused.asked);
         let (failure, target) = (&refused.failure, &refused.target);
@@ -26,8 +26,8 @@ impl Conversation<'_> {
     /// Answers in place of the upstream.
     pub(super) async fn refuse(
         &mut self,
-        config: &Config,
-        asked: &Asked,
+        config: &WorkerConfig,
+        asked: &RequestInfo,
         decision: Option<&Decision>,
         failure: &Failure,
         target: &[u8],
@@ -44,15 +44,15 @@ impl Conversation<'_> {
         };
         let now = Instant::now();
         let answer = match asked.came_as.grpc {
-            true => Answer::to_call(status, None, failure.reason),
+            true => ResponseStatus::to_call(status, None, failure.reason),
             false => status.into(),
         };
         series.request(answer, failure.reason, asked.started, now);
         let labels = &series.labels;
-        let grpc = asked.came_as.grpc && !failure.reason.is_answer();
+        let grpc = asked.came_as.grpc && !failure.reason.is_response();
         self.end_span(asked, labels, answer, failure, now);
         let source = labels.source.as_ref().map(|id| id.as_str());
-        if !failure.reason.is_answer() {
+        if !failure.reason.is_response() {
             self.worker
                 .failed(source, &labels.destination_service, target, status, failure);
         }

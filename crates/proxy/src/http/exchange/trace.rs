@@ -1,11 +1,11 @@
 //! The trace of a request: reads its context, writes it for the next hop, and records the span.
 
-use super::{Asked, Conversation};
-use crate::decision::Scope;
-use crate::telemetry::grpc_status::Answer;
+use super::{Conversation, RequestInfo};
+use crate::decision::ConnectionContext;
+use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Failure;
-use crate::telemetry::span::{self, Ending, Kind, Span};
+use crate::telemetry::span::{self, Ending, Span, TraceSpanKind};
 use crate::telemetry::trace_context::{self, Decision, Onward};
 use std::time::Instant;
 use tulle_http1::RequestHead;
@@ -19,12 +19,14 @@ impl Conversation<'_> {
         tracing: &Tracing,
         head: &RequestHead,
         bytes: &[u8],
-        asked: &mut Asked,
+        asked: &mut RequestInfo,
     ) -> Option<Onward> {
         let (kind, first) = match self.scope {
-            Scope::Outbound(_) | Scope::Egress(_) => (Kind::Client, true),
-            Scope::Gateway(_) => (Kind::Server, true),
-            Scope::Inbound(scope) => (Kind::Server, !scope.is_mutual()),
+            ConnectionContext::Outbound(_) | ConnectionContext::Egress(_) => {
+                (TraceSpanKind::Client, true)
+            }
+            ConnectionContext::Gateway(_) => (TraceSpanKind::Server, true),
+            ConnectionContext::Inbound(scope) => (TraceSpanKind::Server, !scope.is_mutual()),
         };
         let context = trace_context::read(tulle_http1::headers(bytes));
         let onward = span::decide(tracing, context, first, || self.worker.random())?;
@@ -40,9 +42,9 @@ impl Conversation<'_> {
     /// Ends the span of a request.
     pub(super) fn end_span(
         &self,
-        asked: &Asked,
+        asked: &RequestInfo,
         labels: &Labels,
-        answer: Answer,
+        answer: ResponseStatus,
         failure: &Failure,
         now: Instant,
     ) {

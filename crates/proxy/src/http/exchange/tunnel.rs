@@ -2,8 +2,8 @@
 
 use super::Conversation;
 use crate::context::memory_limit;
-use crate::decision::Scope;
-use crate::decision::request::Asks;
+use crate::decision::ConnectionContext;
+use crate::decision::request::RequestView;
 use crate::tcp::forward;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;
@@ -18,19 +18,19 @@ impl Conversation<'_> {
         let judged = self.judged.take();
         let allowed = || match &judged {
             Some(judged) => {
-                let asks = Asks {
+                let view = RequestView {
                     head: &judged.head,
                     bytes: &judged.bytes,
                     forwarded: &judged.forwarded,
                 };
                 let config = worker.config();
                 match scope {
-                    Scope::Inbound(_) | Scope::Egress(_) => {
-                        scope.decide(worker, &config, &asks).map(drop)
+                    ConnectionContext::Inbound(_) | ConnectionContext::Egress(_) => {
+                        scope.decide(worker, &config, &view).map(drop)
                     }
-                    Scope::Gateway(scope) => scope.judge_again(worker, &config, &asks),
+                    ConnectionContext::Gateway(scope) => scope.judge_again(worker, &config, &view),
                     // The server's side decides.
-                    Scope::Outbound(_) => Ok(()),
+                    ConnectionContext::Outbound(_) => Ok(()),
                 }
             }
             None => Ok(()),
@@ -62,7 +62,7 @@ impl Conversation<'_> {
             let source = series.labels.source.as_ref().map(|id| id.as_str());
             let target = judged
                 .as_ref()
-                .map_or(&b""[..], |j| j.head.target.of(&j.bytes));
+                .map_or(&b""[..], |j| j.head.target.slice(&j.bytes));
             let service = &series.labels.destination_service;
             worker.failed(source, service, target, 0, failure);
         }

@@ -10,7 +10,7 @@ use crate::config::traffic::retry::Policy;
 use crate::context::memory_limit;
 use crate::filter::ResponseEdits;
 use crate::http::mirror_send::Copies;
-use crate::telemetry::grpc_status::Answer;
+use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::Reason;
 use crate::upstream::link::Link;
 use std::io;
@@ -41,7 +41,7 @@ pub enum End {
     /// The response is complete.
     Complete,
     /// A response has come that `hold` covers. No byte of it has been sent on.
-    Held,
+    Withheld,
     /// A proxy of the mesh answers that it cannot reach its application, so the request was not
     /// processed. No byte of the response has been sent on.
     Unreached,
@@ -192,12 +192,12 @@ impl Relay {
     }
 
     /// Returns the answer so far. `reason` says why it was cut, if it was.
-    pub fn answer(&self, status: u16, reason: Reason) -> Answer {
+    pub fn response_status(&self, status: u16, reason: Reason) -> ResponseStatus {
         if !self.is_call {
             return status.into();
         }
         let trailer = self.response.as_ref().and_then(|r| r.body.grpc_status());
-        Answer::to_call(status, trailer.or(self.grpc_status), reason)
+        ResponseStatus::to_call(status, trailer.or(self.grpc_status), reason)
     }
 
     /// Returns the limits of the response's head.
@@ -310,7 +310,9 @@ impl Relay {
         }
         match (self.poll_response(cx, down, up), broken) {
             (Poll::Ready(Ok(())), _) => return Poll::Ready(End::Complete),
-            (Poll::Ready(Err(end @ (End::Held | End::Unreached))), _) => return Poll::Ready(end),
+            (Poll::Ready(Err(end @ (End::Withheld | End::Unreached))), _) => {
+                return Poll::Ready(end);
+            }
             (Poll::Ready(Err(_)), Some(end)) => return Poll::Ready(end),
             (Poll::Ready(Err(end)), None) => return Poll::Ready(end),
             (Poll::Pending, Some(end)) if self.response.is_none() => return Poll::Ready(end),

@@ -208,7 +208,7 @@ impl Relay {
             && policy.holds(head.status, bytes)
         {
             self.unparsed = false;
-            return Err(End::Held);
+            return Err(End::Withheld);
         }
         self.begin_response(&head)?;
         Ok(true)

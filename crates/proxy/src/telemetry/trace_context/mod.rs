@@ -42,7 +42,7 @@ pub enum Decision {
 
 /// The trace context of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Context {
+pub struct TraceContext {
     /// Its format.
     pub form: Form,
     /// Trace and span; B3 may lack them.
@@ -89,7 +89,7 @@ impl<'a> Once<'a> {
 }
 
 /// Reads the fields of a head. `None`: it has no trace context, or no valid one.
-pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<Context> {
+pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<TraceContext> {
     let (mut w3c, mut single) = (Once::Absent, Once::Absent);
     let mut multi = [Once::Absent; B3_FIELDS.len()];
     for (name, value) in fields {
@@ -115,7 +115,7 @@ pub fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<Co
 }
 
 /// `00-<32>-<16>-<2>`; a later version may have unknown fields behind.
-fn read_traceparent(value: &[u8]) -> Option<Context> {
+fn read_traceparent(value: &[u8]) -> Option<TraceContext> {
     let (known, more) = value.split_at_checked(55)?;
     let version = hex(known.get(..2)?)?;
     let fits = match version {
@@ -127,7 +127,7 @@ fn read_traceparent(value: &[u8]) -> Option<Context> {
         return None;
     }
     let flags = hex(known.get(53..)?)?;
-    Some(Context {
+    Some(TraceContext {
         form: Form::W3c,
         ids: Some(ids(known.get(3..35)?, known.get(36..52)?)?),
         decision: Some(match flags & 1 {
@@ -139,8 +139,8 @@ fn read_traceparent(value: &[u8]) -> Option<Context> {
 }
 
 /// `<trace>-<span>[-<decision>[-<parent>]]`, or the decision alone.
-fn read_single(value: &[u8]) -> Option<Context> {
-    let context = |ids, decision| Context {
+fn read_single(value: &[u8]) -> Option<TraceContext> {
+    let context = |ids, decision| TraceContext {
         form: Form::B3,
         ids,
         decision,
@@ -173,7 +173,7 @@ fn read_decision(text: &[u8]) -> Option<Decision> {
     }
 }
 
-fn read_multi(fields: [Once<'_>; B3_FIELDS.len()]) -> Option<Context> {
+fn read_multi(fields: [Once<'_>; B3_FIELDS.len()]) -> Option<TraceContext> {
     let [trace, span, _, sampled, flags] = fields.map(Once::given);
     let decision = match (flags, sampled) {
         (Some(b"1"), _) => Some(Decision::Debug),
@@ -185,7 +185,7 @@ fn read_multi(fields: [Once<'_>; B3_FIELDS.len()]) -> Option<Context> {
         (Some(trace), Some(span)) => ids(trace, span),
         _ => None,
     };
-    (ids.is_some() || decision.is_some()).then_some(Context {
+    (ids.is_some() || decision.is_some()).then_some(TraceContext {
         form: Form::B3Multi,
         ids,
         decision,
@@ -225,7 +225,7 @@ pub struct Onward {
     pub parent: u64,
     /// The decision.
     pub decision: Decision,
-    /// See [`Context::random`].
+    /// See [`TraceContext::random`].
     pub random: bool,
     /// Whether the trace begins here: the request's other trace fields belong to another.
     pub begins: bool,

@@ -7,7 +7,7 @@ const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-fn of(fields: &[(&str, &str)]) -> Option<Context> {
+fn read_fields(fields: &[(&str, &str)]) -> Option<TraceContext> {
     read(fields.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes())))
 }
 
@@ -38,8 +38,8 @@ fn a_traceparent_is_read_as_the_recommendation_says() {
             false,
         ),
     ] {
-        let found = of(&[("TraceParent", &value)]);
-        let wanted = Context {
+        let found = read_fields(&[("TraceParent", &value)]);
+        let wanted = TraceContext {
             form: Form::W3c,
             ids,
             decision: Some(decision),
@@ -69,11 +69,11 @@ fn what_is_not_a_traceparent_is_as_absent() {
         &PARENT.replace("-01", "-0x"),
         &PARENT.replace("-01", "- 1"),
     ] {
-        assert_eq!(of(&[("traceparent", value)]), None, "{value}");
+        assert_eq!(read_fields(&[("traceparent", value)]), None, "{value}");
     }
     let twice = [("traceparent", PARENT), ("traceparent", PARENT)];
-    assert_eq!(of(&twice), None);
-    assert_eq!(of(&[]), None);
+    assert_eq!(read_fields(&twice), None);
+    assert_eq!(read_fields(&[]), None);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn b3_in_one_field() {
         (format!("{long}-d-{parent}"), false, Some(Decision::Debug)),
         (short.to_owned(), true, None),
     ] {
-        let found = of(&[("b3", &value)]).unwrap();
+        let found = read_fields(&[("b3", &value)]).unwrap();
         assert_eq!(
             (found.form, found.decision),
             (Form::B3, decision),
@@ -100,7 +100,7 @@ fn b3_in_one_field() {
         assert_eq!(ids.trace == TRACE, !is_short);
     }
     for (value, decision) in [("0", Decision::Drop), ("d", Decision::Debug)] {
-        let found = of(&[("b3", value)]).unwrap();
+        let found = read_fields(&[("b3", value)]).unwrap();
         assert_eq!((found.ids, found.decision), (None, Some(decision)));
     }
     for value in [
@@ -116,7 +116,7 @@ fn b3_in_one_field() {
         &format!("{long}-1-{}", "g".repeat(16)),
         &long.to_uppercase(),
     ] {
-        assert_eq!(of(&[("b3", value)]), None, "{value}");
+        assert_eq!(read_fields(&[("b3", value)]), None, "{value}");
     }
 }
 
@@ -126,7 +126,8 @@ fn b3_in_several_fields() {
         ("X-B3-TraceId", "4bf92f3577b34da6a3ce929d0e0e4736"),
         ("X-B3-SpanId", "00f067aa0ba902b7"),
     ];
-    let with = |more: &[(&'static str, &'static str)]| of(&[&ids[..], more].concat()).unwrap();
+    let with =
+        |more: &[(&'static str, &'static str)]| read_fields(&[&ids[..], more].concat()).unwrap();
     assert_eq!(with(&[]).decision, None);
     assert_eq!(with(&[]).ids.unwrap().trace, TRACE);
     let sampled = |value| with(&[("X-B3-Sampled", value)]).decision;
@@ -137,19 +138,22 @@ fn b3_in_several_fields() {
     let debug = with(&[("x-b3-flags", "1"), ("x-b3-sampled", "0")]);
     assert_eq!(debug.decision, Some(Decision::Debug));
     // A decision alone, and invalid ids.
-    let alone = of(&[("x-b3-sampled", "0")]).unwrap();
+    let alone = read_fields(&[("x-b3-sampled", "0")]).unwrap();
     assert_eq!((alone.ids, alone.decision), (None, Some(Decision::Drop)));
-    assert_eq!(of(&ids[..1]), None);
-    assert_eq!(of(&[("x-b3-flags", "0")]), None);
+    assert_eq!(read_fields(&ids[..1]), None);
+    assert_eq!(read_fields(&[("x-b3-flags", "0")]), None);
 }
 
 #[test]
 fn a_valid_traceparent_comes_first_and_an_invalid_one_is_passed_over() {
     let b3 = ("b3", "0");
-    let found = of(&[b3, ("traceparent", PARENT)]).unwrap();
+    let found = read_fields(&[b3, ("traceparent", PARENT)]).unwrap();
     assert_eq!(found.form, Form::W3c);
-    assert_eq!(of(&[b3, ("traceparent", "?")]).unwrap().form, Form::B3);
-    let found = of(&[("b3", "?"), ("x-b3-sampled", "1")]).unwrap();
+    assert_eq!(
+        read_fields(&[b3, ("traceparent", "?")]).unwrap().form,
+        Form::B3
+    );
+    let found = read_fields(&[("b3", "?"), ("x-b3-sampled", "1")]).unwrap();
     assert_eq!(found.form, Form::B3Multi);
 }
 
@@ -210,7 +214,7 @@ proptest! {
         let onward = Onward { form, ids, parent, decision, random, begins: false };
         let fields = onward.fields();
         let found = read(fields.iter().map(|(n, v)| (n.as_bytes(), v)));
-        prop_assert_eq!(found, Some(Context {
+        prop_assert_eq!(found, Some(TraceContext {
             form,
             ids: Some(ids),
             decision: Some(decision),
@@ -233,6 +237,6 @@ proptest! {
             }
             _ => false,
         };
-        prop_assert_eq!(of(&[("traceparent", &text)]).is_some(), valid, "{}", text);
+        prop_assert_eq!(read_fields(&[("traceparent", &text)]).is_some(), valid, "{}", text);
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::gateway::ingress::wish_statuses;
 use crate::gateway::view::TextState;
 use crate::source::Kind;
-use crate::status::Wishes;
+use crate::status::StatusUpdates;
 
 fn text(name: &str) -> TextKey {
     TextKey {
@@ -151,9 +151,9 @@ fn an_ingress_has_the_addresses_of_what_serves_it() {
     let place = Key::new("shop", "tulle-ingress");
     let wish = |cluster: &mut Cluster| {
         let plan = cluster.plan();
-        let wishes = Wishes::default();
+        let wishes = StatusUpdates::default();
         wish_statuses(&cluster.view(), &plan, &wishes);
-        let kind = Kind::of(ingress::GROUP, "Ingress").unwrap();
+        let kind = Kind::find(ingress::GROUP, "Ingress").unwrap();
         let wish = wishes.get(&(kind, "i.shop".to_owned()))?;
         Some(wish.status.value()["loadBalancer"].clone())
     };

@@ -1,7 +1,7 @@
 //! Builds the gateway that the index receives, and so its proxies. Pure.
 
 use super::listeners::{Judged, Trouble};
-use super::objects::{self, Wishes};
+use super::objects::{self, GatewayParameters};
 use super::view::{Key, Listener, Reference};
 use serde_json::{Value, json};
 use tulle_control::read_object;
@@ -16,7 +16,7 @@ const PROXY_PROTOCOL: &str = "tulle.dev/proxy-protocol";
 pub(super) fn spec(
     key: &Key,
     listeners: &[Judged<'_>],
-    wishes: &Wishes,
+    wishes: &GatewayParameters,
 ) -> Result<GatewaySpec, Trouble> {
     let good: Vec<Value> = listeners
         .iter()

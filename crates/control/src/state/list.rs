@@ -1,13 +1,13 @@
 //! Lists the objects that a caller may see.
 
-use super::{Actor, NODE, Refused, World};
+use super::{Actor, MeshState, NODE, Refused};
 use crate::store::StoredObject;
 use tulle_api::v1;
 
 /// Shown in place of a Secret's content.
 pub(super) const HIDDEN: &str = "(not shown)";
 
-impl World {
+impl MeshState {
     /// Objects of a kind and name (empty: all) as this caller may see them.
     pub(crate) fn list(
         &self,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{Instant as Deadline, timeout_at};
-use tulle_model::samples::Counted;
+use tulle_model::samples::CountedTraffic;
 
 /// A window is this long at least, if there was a question that long ago.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ pub(super) struct Account {
 
 impl Account {
     /// Reads an identity `spiffe://<trust domain>/ns/<namespace>/sa/<name>`.
-    pub(super) fn of(identity: &str) -> Option<Self> {
+    pub(super) fn from_identity(identity: &str) -> Option<Self> {
         let (_, path) = identity.strip_prefix("spiffe://")?.split_once('/')?;
         match path.split('/').collect::<Vec<_>>().as_slice() {
             ["ns", namespace, "sa", name] => Some(Self {
@@ -65,7 +65,7 @@ pub(super) struct Way {
 }
 
 /// The counts of a proxy since it was started.
-pub(super) type Counts = BTreeMap<Way, Counted>;
+pub(super) type Counts = BTreeMap<Way, CountedTraffic>;
 
 /// The scope of a question: a namespace, or all.
 type Scope = Option<String>;
@@ -123,7 +123,7 @@ impl Window {
 }
 
 fn since(counts: &Counts, old: &Counts) -> Counts {
-    let none = Counted::default();
+    let none = CountedTraffic::default();
     // A proxy that was started again counts all anew, and forgets some.
     let again = old.iter().any(|(way, old)| {
         let now = counts.get(way).unwrap_or(&none);
@@ -137,19 +137,19 @@ fn since(counts: &Counts, old: &Counts) -> Counts {
 }
 
 /// Looks at proxies, and the last looks.
-pub(super) struct Rounds {
+pub(super) struct ScrapeWindows {
     client: Client,
-    kept: Mutex<Kept>,
+    kept: Mutex<KnownScrapes>,
 }
 
 /// One question at a time looks at a scope; questions that come meanwhile share the next look.
 #[derive(Default)]
-struct Kept {
+struct KnownScrapes {
     rounds: HashMap<Scope, VecDeque<Arc<Round>>>,
     looking: HashMap<Scope, Arc<tokio::sync::Mutex<()>>>,
 }
 
-impl Rounds {
+impl ScrapeWindows {
     pub(super) fn new(client: Client) -> Self {
         Self {
             client,
@@ -157,7 +157,7 @@ impl Rounds {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, KnownScrapes> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -188,7 +188,7 @@ impl Rounds {
     }
 }
 
-impl Kept {
+impl KnownScrapes {
     /// Where a window that ends now begins: the last look that is long enough ago, or the first.
     fn base(&self, scope: &Scope, now: Instant) -> Option<Arc<Round>> {
         let age = |round: &&Arc<Round>| now.duration_since(round.at);
@@ -285,7 +285,7 @@ pub(super) mod tests {
             },
             "status": { "phase": "Running", "podIP": "10.244.0.5" },
         });
-        Measured::of(&serde_json::from_value(pod).unwrap()).unwrap()
+        Measured::from_pod(&serde_json::from_value(pod).unwrap()).unwrap()
     }
 
     /// Pod, direction, peer, service, requests, failed.
@@ -307,7 +307,7 @@ pub(super) mod tests {
                 peer,
                 service: (*service).to_owned(),
             };
-            let mut counted = Counted::default();
+            let mut counted = CountedTraffic::default();
             counted.requests = f64::from(*requests);
             counted.failed = f64::from(*failed);
             let of_pod = counts.entry((*pod).to_owned()).or_default();
@@ -324,10 +324,10 @@ pub(super) mod tests {
     fn counts(peer: &str, requests: f64, failed: f64) -> Counts {
         let way = Way {
             direction: Direction::From,
-            peer: Account::of(&format!("spiffe://t/ns/shop/sa/{peer}")),
+            peer: Account::from_identity(&format!("spiffe://t/ns/shop/sa/{peer}")),
             service: "web.shop".into(),
         };
-        let mut counted = Counted::default();
+        let mut counted = CountedTraffic::default();
         counted.requests = requests;
         counted.failed = failed;
         Counts::from([(way, counted)])
@@ -350,7 +350,7 @@ pub(super) mod tests {
 
     #[test]
     fn only_identities_of_service_accounts_are_accounts() {
-        let web = Account::of("spiffe://cluster.local/ns/shop/sa/web").unwrap();
+        let web = Account::from_identity("spiffe://cluster.local/ns/shop/sa/web").unwrap();
         assert_eq!((web.namespace.as_str(), web.name.as_str()), ("shop", "web"));
         for other in [
             "unknown",
@@ -359,7 +359,7 @@ pub(super) mod tests {
             "spiffe://t/ns/a/sa/b/c",
             "ns/a/sa/b",
         ] {
-            assert_eq!(Account::of(other), None, "{other}");
+            assert_eq!(Account::from_identity(other), None, "{other}");
         }
     }
 
@@ -403,7 +403,7 @@ pub(super) mod tests {
     #[test]
     fn a_window_is_as_long_as_it_shall_be_if_it_can() {
         let (start, shop) = (Instant::now(), Some("shop".to_owned()));
-        let mut kept = Kept::default();
+        let mut kept = KnownScrapes::default();
         assert!(kept.base(&shop, start).is_none());
         // A question each second.
         for second in 0..100 {
@@ -425,7 +425,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let start = Instant::now();
-        let mut kept = Kept::default();
+        let mut kept = KnownScrapes::default();
         let many = |pods: usize| {
             let pods = (0..pods).map(|i| (i.to_string(), Some(counts("a", 1.0, 0.0))));
             Arc::new(Round {

@@ -15,7 +15,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Events of the watches that `watch` makes, one after the other. Errors are passed on; a pause
 /// follows each. They are counted under `name`.
-pub(crate) fn anew<K, S>(
+pub(crate) fn restarting_watch<K, S>(
     name: &'static str,
     watch: impl Fn() -> S + Send,
 ) -> impl Stream<Item = Result<Event<K>>> + Send
@@ -86,7 +86,7 @@ mod tests {
     #[tokio::test]
     async fn after_an_error_there_is_a_new_list() {
         let made = AtomicU32::new(0);
-        let mut events = Box::pin(anew("of the test", || {
+        let mut events = Box::pin(restarting_watch("of the test", || {
             let number = made.fetch_add(1, Ordering::SeqCst);
             stream::iter([
                 Ok(Event::Init),

@@ -1,7 +1,7 @@
 //! Where workloads run, as those who started them report it.
 
 use super::presence::placements;
-use super::{Actor, Refused, World};
+use super::{Actor, MeshState, Refused};
 use crate::index::{self, Edit, Placement};
 use crate::store::{Space, Write};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Newest {
     }
 }
 
-impl World {
+impl MeshState {
     /// The host a workload was last reported on.
     pub(super) fn placed_on(&self, workload: &str) -> Result<Option<String>, Refused> {
         let placement = self.store.value(Space::Placements, workload)?;

@@ -1,6 +1,6 @@
 //! Keys of tokens that were fetched: into the index, and kept for the next start.
 
-use super::World;
+use super::MeshState;
 use crate::index::{Edit, Index, KeySource};
 use crate::store::{Space, Store, StoreError, Write};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ pub(super) fn kept(store: &dyn Store) -> Result<Vec<Edit>, StoreError> {
     Ok(edits.collect())
 }
 
-impl World {
+impl MeshState {
     /// Sets of keys to fetch, as they are and as they change.
     pub(crate) fn key_sources(&self) -> watch::Receiver<BTreeSet<KeySource>> {
         self.key_sources.subscribe()

@@ -1,7 +1,7 @@
 //! Join tokens and certificates: who gets which identity, and for how long.
 
-use super::{Actor, Refused, TRUST_DOMAIN, World, record_trust_domain};
-use crate::ca::{Authority, Issued, Request};
+use super::{Actor, MeshState, Refused, TRUST_DOMAIN, record_trust_domain};
+use crate::ca::{Authority, IssuedCertificate, VerifiedCsr};
 use crate::index;
 use crate::store::Space;
 use crate::tokens;
@@ -15,7 +15,7 @@ const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Shorter lifetimes are not issued: renewal could not keep up.
 const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
-impl World {
+impl MeshState {
     /// Makes a join token for `svc/<name>` or `node/<name>`.
     pub(crate) fn join_token(
         &self,
@@ -116,10 +116,10 @@ impl World {
     pub(crate) fn issue(
         &self,
         authority: &Authority,
-        request: &Request,
+        request: &VerifiedCsr,
         id: &SpiffeId,
         now: SystemTime,
-    ) -> Result<Issued, Refused> {
+    ) -> Result<IssuedCertificate, Refused> {
         let issued = authority.issue(request, id, self.lifetime(), now);
         issued.map_err(|error| {
             tracing::error!(%error, identity = %id, "no certificate issued");

@@ -21,11 +21,11 @@ pub(crate) use refused::{Actor, Refused};
 use crate::ca::Authority;
 use crate::ca::issuer::External;
 use crate::cluster::{Accounts, Cluster};
-use crate::index::{ClusterCounts, Edit, Index, KeySource, Problem};
+use crate::index::{ClusterCounts, Edit, Index, KeySource, ObjectProblem};
 use crate::metrics::{Metrics, More};
 use crate::objects;
 use crate::serve::hub::Hub;
-use crate::store::{Outcome, Space, Store, StoreError, Write};
+use crate::store::{Space, Store, StoreError, Write, WriteOutcome};
 use place::Newest;
 use presence::Presence;
 use rotation::{InStore, Rotation};
@@ -45,7 +45,7 @@ const NODE: &str = "Node";
 /// Key of the trust domain among the settings.
 const TRUST_DOMAIN: &str = "trust-domain";
 
-pub(crate) struct World {
+pub(crate) struct MeshState {
     store: Arc<dyn Store>,
     rotation: Rotation,
     /// Signs workloads' certificates instead of the root.
@@ -61,7 +61,7 @@ pub(crate) struct World {
     presence: Presence,
     newest: Newest,
     /// Problems that were logged already; those that are solved are removed.
-    problems: Mutex<BTreeSet<Problem>>,
+    problems: Mutex<BTreeSet<ObjectProblem>>,
     /// Sets of keys that objects name and the Mesh allows.
     key_sources: watch::Sender<BTreeSet<KeySource>>,
     pub(crate) hub: Hub,
@@ -70,7 +70,7 @@ pub(crate) struct World {
     more_metrics: Option<More>,
 }
 
-impl World {
+impl MeshState {
     /// Reads everything from the store. An object that cannot be read, perhaps another version's, is
     /// passed over and kept: the mesh does not stand still for it.
     pub(crate) fn load(store: Arc<dyn Store>, authority: Authority) -> Result<Self, StoreError> {
@@ -102,7 +102,7 @@ impl World {
         }
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
         let rotation = Rotation::new(authority, Arc::new(InStore::new(store.clone())));
-        let world = Self {
+        let state = Self {
             store,
             rotation,
             issuer: None,
@@ -120,11 +120,11 @@ impl World {
             accounts: None,
             more_metrics: None,
         };
-        world.look_at(&world.index());
-        Ok(world)
+        state.look_at(&state.index());
+        Ok(state)
     }
 
-    /// An empty world of a cluster.
+    /// An empty state of a cluster.
     pub(crate) fn of_cluster(authority: Authority, cluster: &Cluster) -> Self {
         // Nobody is let in by certificates until the roots of another issuer are known.
         let issuer = cluster.issuer.clone();
@@ -267,12 +267,12 @@ impl World {
                 kind: object.kind().to_owned(),
                 name: object.name().to_owned(),
                 outcome: match outcome {
-                    Outcome::Created => "created".into(),
-                    Outcome::Unchanged => "unchanged".into(),
+                    WriteOutcome::Created => "created".into(),
+                    WriteOutcome::Unchanged => "unchanged".into(),
                     _ => "configured".into(),
                 },
             });
-            if outcome != Outcome::Unchanged {
+            if outcome != WriteOutcome::Unchanged {
                 edits.push(Edit::Put(Box::new(object)));
             }
         }
@@ -298,7 +298,7 @@ impl World {
         }
         let (writes, edits) = removal(kind, name);
         let outcomes = self.store.commit(&writes)?;
-        if outcomes.first() != Some(&Outcome::Deleted) {
+        if outcomes.first() != Some(&WriteOutcome::Deleted) {
             return Ok(false);
         }
         if kind == "Workload" {
@@ -347,7 +347,7 @@ impl World {
 
     /// Logs problems that are new.
     fn log_problems(&self, index: &Index) {
-        let now: BTreeSet<Problem> = index.problems().into_iter().collect();
+        let now: BTreeSet<ObjectProblem> = index.problems().into_iter().collect();
         let mut known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         for problem in now.difference(&known) {
             tracing::warn!(object = problem.object, "{}", problem.text);

@@ -2,7 +2,7 @@
 //! workloads ran would be called for ever. Its session is its watch, which ends at the latest 40
 //! seconds after the host did (HTTP/2 keep-alive).
 
-use super::World;
+use super::MeshState;
 use crate::index::{Edit, Placement};
 use crate::store::{Space, Store, StoreError};
 use std::collections::BTreeMap;
@@ -53,20 +53,20 @@ impl Presence {
 
 /// A host's session; it ends when this is dropped.
 pub(crate) struct HostSession<'a> {
-    world: &'a World,
+    state: &'a MeshState,
     node: String,
 }
 
 impl Drop for HostSession<'_> {
     fn drop(&mut self) {
-        if let Some(host) = self.world.presence.lock().get_mut(&self.node) {
+        if let Some(host) = self.state.presence.lock().get_mut(&self.node) {
             host.sessions = host.sessions.saturating_sub(1);
             host.ended = Instant::now();
         }
     }
 }
 
-impl World {
+impl MeshState {
     /// A host is there; if it was away, its workloads are found again.
     pub(crate) fn host_session(&self, node: &str) -> HostSession<'_> {
         self.presence.know(node);
@@ -79,7 +79,7 @@ impl World {
             self.call_again(node);
         }
         HostSession {
-            world: self,
+            state: self,
             node: node.to_owned(),
         }
     }

@@ -28,7 +28,7 @@ pub(super) fn answers(rule: &RouteRule) -> Option<String> {
 
 impl Index {
     /// Adds the limits, timeouts and retries of the destinations.
-    pub(super) fn held(
+    pub(super) fn add_limits(
         &self,
         destinations: &[(String, u16)],
         call: &Call<'_>,

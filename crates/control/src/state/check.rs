@@ -1,7 +1,7 @@
 //! Everything that makes a write impossible, looked at before anything is written.
 
 use super::list::HIDDEN;
-use super::{Actor, MAX_OBJECTS, Refused, TRUST_DOMAIN, World};
+use super::{Actor, MAX_OBJECTS, MeshState, Refused, TRUST_DOMAIN};
 use crate::index::{self, Index};
 use crate::store::Space;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{NODE_LABEL, Object, Problem, Severity, WorkloadSpec};
 
-impl World {
+impl MeshState {
     /// Everything that makes a batch impossible, before anything is written. Returns the problems that do
     /// not.
     pub(super) fn check(

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use tulle_api::v1::PlacedPort;
 use tulle_model::bootstrap::{Dns, Listener, ListenerKind};
 use tulle_model::manifest::WorkloadSpec;
-use tulle_redirect::{Backend, Namespace, Redirection, apply_direct, apply_redirection};
+use tulle_redirect::{FilterBackend, Namespace, Redirection, apply_direct, apply_redirection};
 
 const OUTBOUND: u16 = 15001;
 const INBOUND: u16 = 15006;
@@ -22,7 +22,7 @@ const DNS: u16 = 15053;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Where a workload runs and how it is reached, decided before anything is started.
-pub(crate) struct Site {
+pub(crate) struct WorkloadPlan {
     /// Its namespace; none: on the host.
     pub(crate) namespace: Option<Namespace>,
     pub(super) number: Option<u16>,
@@ -51,7 +51,7 @@ pub(crate) struct Site {
 }
 
 /// Finds and leaves the site of one workload.
-pub(crate) struct Surveyor {
+pub(crate) struct Planner {
     /// Shared by all units.
     pub(crate) context: Rc<Context>,
     /// The workload.
@@ -62,19 +62,19 @@ pub(crate) struct Surveyor {
     pub(crate) spec: WorkloadSpec,
 }
 
-impl Surveyor {
+impl Planner {
     /// Decides where it runs and makes its namespace.
-    pub(crate) async fn settle(&self) -> Result<Site> {
+    pub(crate) async fn settle(&self) -> Result<WorkloadPlan> {
         if !self.context.data_plane.has_sidecars() {
             return self.settle_directly().await;
         }
-        let mut site = match (self.context.mode, self.spec.address) {
+        let mut plan = match (self.context.mode, self.spec.address) {
             (Mode::Namespaces, None) => self.settle_in_namespace().await?,
             (_, address) => self.settle_on_host(address.unwrap_or(LOCALHOST))?,
         };
         let service = self.context.service_addresses(&self.service)?;
-        site.addresses.splice(0..0, service);
-        Ok(site)
+        plan.addresses.splice(0..0, service);
+        Ok(plan)
     }
 
     /// The workload's number and namespace; with a sidecar, what the workload sends and gets is
@@ -115,7 +115,7 @@ impl Surveyor {
                 keep_within: network.plan().networks(),
                 ..usual
             };
-            apply_redirection(&namespace, Backend::Nft, &redirection)
+            apply_redirection(&namespace, FilterBackend::Nft, &redirection)
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
             network
                 .lead_out(&namespace)
@@ -132,7 +132,7 @@ impl Surveyor {
         }
     }
 
-    async fn settle_in_namespace(&self) -> Result<Site> {
+    async fn settle_in_namespace(&self) -> Result<WorkloadPlan> {
         let (number, namespace) = self.make_namespace().await?;
         let listen = |ip: IpAddr, port, kind| Listener {
             address: SocketAddr::new(ip, port),
@@ -168,7 +168,7 @@ impl Surveyor {
             .map(|p| SocketAddr::new(own, p.port))
             .collect();
         let upstreams = self.spec.upstreams.iter();
-        Ok(Site {
+        Ok(WorkloadPlan {
             number: Some(number),
             dns,
             listeners,
@@ -192,7 +192,7 @@ impl Surveyor {
         })
     }
 
-    fn settle_on_host(&self, app: IpAddr) -> Result<Site> {
+    fn settle_on_host(&self, app: IpAddr) -> Result<WorkloadPlan> {
         if !self.spec.command.is_empty() {
             // Else its probe would be answered by a stranger.
             for port in &self.spec.ports {
@@ -238,7 +238,7 @@ impl Surveyor {
             }
         }
         let (metrics, admin) = (choose(LOCALHOST)?, choose(LOCALHOST)?);
-        Ok(Site {
+        Ok(WorkloadPlan {
             namespace: None,
             number: None,
             dns: None,
@@ -267,8 +267,8 @@ impl Surveyor {
     }
 
     /// Removes its namespace and gives its addresses back.
-    pub(crate) async fn leave(&self, site: Site) {
-        if site.namespace.is_some()
+    pub(crate) async fn leave(&self, plan: WorkloadPlan) {
+        if plan.namespace.is_some()
             && let Some(network) = self.context.network.clone()
         {
             let name = self.name.clone();
@@ -281,7 +281,7 @@ impl Surveyor {
         if known && let Err(failure) = self.context.write_hosts() {
             self.context.warn(failure.to_string());
         }
-        if let Some(number) = site.number {
+        if let Some(number) = plan.number {
             self.context.numbers.borrow_mut().give_back(number);
         }
     }

@@ -1,7 +1,7 @@
 //! Certificates that an operator refuses by command. A revocation takes effect before the command
 //! has its answer: it is committed, and on its way to every proxy.
 
-use super::{Refused, World};
+use super::{MeshState, Refused};
 use crate::index::Edit;
 use crate::store::{Space, Store, StoreError, Write};
 use serde::{Deserialize, Serialize};
@@ -17,13 +17,13 @@ const MAX_REVOKED: usize = 1_000;
 
 /// A revocation, as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredRevocation {
     what: RevocationSpec,
     since: i64,
 }
 
 /// All stored revocations, by key.
-type All = BTreeMap<String, Kept>;
+type All = BTreeMap<String, StoredRevocation>;
 
 /// Reads all stored revocations. An unreadable one stops the controller: its certificates must not
 /// be allowed again unseen.
@@ -47,7 +47,7 @@ pub(super) fn edit(all: &All) -> Edit {
     Edit::Revoked(Box::new(revoked))
 }
 
-impl World {
+impl MeshState {
     /// Refuses certificates from now on.
     pub(crate) fn revoke(
         &self,
@@ -71,9 +71,9 @@ impl World {
         let answer = v1::Revocation {
             since_unix_seconds: since,
             unknown: revoked.identities.iter().any(unknown),
-            ..v1::Revocation::of(&what, &revoked)
+            ..v1::Revocation::from_spec(&what, &revoked)
         };
-        let kept = Kept { what, since };
+        let kept = StoredRevocation { what, since };
         let value = serde_json::to_vec(&kept).map_err(|e| Refused::Failed(e.to_string()))?;
         self.store.commit(&[Write::PutValue {
             space: Space::Revoked,
@@ -123,7 +123,7 @@ impl World {
         let mesh = index.inputs().mesh.iter().flat_map(|mesh| &mesh.revoked);
         let of_mesh = mesh.map(|what| v1::Revocation {
             of_mesh: true,
-            ..v1::Revocation::of(what, &what.read().unwrap_or_default())
+            ..v1::Revocation::from_spec(what, &what.read().unwrap_or_default())
         });
         let all = all(&*self.store)?;
         Ok(of_mesh.chain(all.values().map(shown)).collect())
@@ -151,9 +151,9 @@ fn of_issuer(issuer: &str) -> String {
     format!("issuer/{issuer}")
 }
 
-fn shown(kept: &Kept) -> v1::Revocation {
+fn shown(kept: &StoredRevocation) -> v1::Revocation {
     v1::Revocation {
         since_unix_seconds: kept.since,
-        ..v1::Revocation::of(&kept.what, &kept.what.read().unwrap_or_default())
+        ..v1::Revocation::from_spec(&kept.what, &kept.what.read().unwrap_or_default())
     }
 }

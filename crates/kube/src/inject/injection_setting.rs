@@ -1,12 +1,12 @@
 //! Decides whether a pod gets a sidecar.
 
-use super::Refusal;
+use super::InjectionRefusal;
 use crate::names;
 use serde_json::Value;
 
 /// The wish of a namespace or pod about sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wish {
+pub enum InjectionSetting {
     /// Nothing.
     #[default]
     None,
@@ -16,12 +16,12 @@ pub enum Wish {
     Disabled,
 }
 
-impl Wish {
+impl InjectionSetting {
     /// Reads labels and annotations of a namespace or pod; a label wins over an annotation.
     ///
     /// # Errors
     /// The value is neither `enabled` nor `disabled`.
-    pub fn of(object: &Value) -> Result<Self, Refusal> {
+    pub fn from_object(object: &Value) -> Result<Self, InjectionRefusal> {
         for place in ["labels", "annotations"] {
             let found = object
                 .get("metadata")
@@ -31,7 +31,7 @@ impl Wish {
                 Some(Some("enabled")) => return Ok(Self::Enabled),
                 Some(Some("disabled")) => return Ok(Self::Disabled),
                 Some(_) => {
-                    return Err(Refusal(format!(
+                    return Err(InjectionRefusal(format!(
                         "metadata.{place}: {} is `enabled` or `disabled`",
                         names::INJECT
                     )));
@@ -43,12 +43,15 @@ impl Wish {
 }
 
 /// Why a pod gets no sidecar; `None`: it gets one. The pod's own wish wins over its namespace's.
-pub(super) fn left_alone(pod: &Value, namespace: Wish) -> Result<Option<&'static str>, Refusal> {
-    let wish = match Wish::of(pod)? {
-        Wish::None => namespace,
+pub(super) fn left_alone(
+    pod: &Value,
+    namespace: InjectionSetting,
+) -> Result<Option<&'static str>, InjectionRefusal> {
+    let setting = match InjectionSetting::from_object(pod)? {
+        InjectionSetting::None => namespace,
         own => own,
     };
-    if wish != Wish::Enabled {
+    if setting != InjectionSetting::Enabled {
         return Ok(Some("neither it nor its namespace asks for a sidecar"));
     }
     // Its traffic is the node's: rules would redirect the whole node.

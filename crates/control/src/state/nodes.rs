@@ -1,14 +1,14 @@
 //! The hosts that have joined. A removed host has no authority from that moment on, whatever its
 //! certificate says.
 
-use super::{Refused, World, removal};
+use super::{MeshState, Refused, removal};
 use crate::store::{Space, Write};
 use crate::tokens;
 
 /// Hosts at a time.
 const MAX_NODES: usize = 10_000;
 
-impl World {
+impl MeshState {
     /// Whether a host of this name has joined and was not removed.
     pub(crate) fn is_node(&self, name: &str) -> bool {
         self.nodes.borrow().contains(name)
@@ -17,7 +17,7 @@ impl World {
     /// Waits until a host is removed.
     pub(crate) async fn until_removed(&self, name: &str) {
         let mut nodes = self.nodes.subscribe();
-        // It fails only when the world ends, and everything else with it.
+        // It fails only when the state ends, and everything else with it.
         let _ = nodes.wait_for(|nodes| !nodes.contains(name)).await;
     }
 

@@ -4,7 +4,7 @@
 //! for. It also ends when no certificate that was made before it can still be valid: a peer that is cut off
 //! from the controller for that long has none.
 
-use super::{Refused, World};
+use super::{MeshState, Refused};
 use crate::ca::roots::{Roots, Step};
 use crate::ca::{Authority, keep};
 use crate::store::Store;
@@ -32,12 +32,12 @@ const SHOWN: usize = 20;
 const MAX_REPORTED: usize = 64;
 
 /// An answer that takes a while.
-pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+pub type ResponseFuture<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 
 /// Where the roots are kept, for all replicas of the controller.
 pub trait Keeper: Send + Sync {
     /// Replaces the stored roots if they are still `old`; returns the roots that are stored now.
-    fn replace(&self, old: Roots, new: Roots) -> Answer<Roots>;
+    fn replace(&self, old: Roots, new: Roots) -> ResponseFuture<Roots>;
     /// This replica's name.
     fn name(&self) -> String;
     /// How long each step lasts at least when the root is replaced by itself.
@@ -45,10 +45,10 @@ pub trait Keeper: Send + Sync {
         Duration::ZERO
     }
     /// Names all replicas, this one too.
-    fn replicas(&self) -> Answer<Vec<String>>;
+    fn replicas(&self) -> ResponseFuture<Vec<String>>;
     /// Keeps the roots (DER) of another issuer for the next start of a controller: the issuer may not answer
     /// then.
-    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> Answer<()> {
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> ResponseFuture<()> {
         let _ = (issuer, roots);
         Box::pin(std::future::ready(Ok(())))
     }
@@ -70,7 +70,7 @@ impl InStore {
 }
 
 impl Keeper for InStore {
-    fn replace(&self, old: Roots, new: Roots) -> Answer<Roots> {
+    fn replace(&self, old: Roots, new: Roots) -> ResponseFuture<Roots> {
         let (store, one) = (self.store.clone(), self.one_at_a_time.clone());
         Box::pin(async move {
             let work = move || {
@@ -91,7 +91,7 @@ impl Keeper for InStore {
         "controller".to_owned()
     }
 
-    fn replicas(&self) -> Answer<Vec<String>> {
+    fn replicas(&self) -> ResponseFuture<Vec<String>> {
         Box::pin(std::future::ready(Ok(vec![self.name()])))
     }
 }
@@ -148,7 +148,7 @@ pub(crate) fn trust(authority: &Authority) -> v1::Trust {
     }
 }
 
-impl World {
+impl MeshState {
     /// The certificate authority of this moment.
     pub(crate) fn authority(&self) -> Arc<Authority> {
         self.rotation.authority.borrow().clone()
@@ -164,7 +164,7 @@ impl World {
         if *self.authority().roots() == roots {
             return Ok(());
         }
-        let authority = Authority::of(roots).map_err(|e| e.to_string())?;
+        let authority = Authority::from_roots(roots).map_err(|e| e.to_string())?;
         let authority = authority.with_external(self.authority().external().cloned());
         let told = match authority.roots().step {
             Step::Steady => "certificates of one root are trusted",
@@ -189,7 +189,7 @@ impl World {
                 let names: Vec<&str> = roots.iter().map(|r| &*r.fingerprint).collect();
                 tracing::info!(issuer = issuer.name(), roots = ?names, "roots of workloads");
                 self.rotation.authority.send_modify(|authority| {
-                    let own = Authority::of(authority.roots().clone());
+                    let own = Authority::from_roots(authority.roots().clone());
                     // It was read before.
                     if let Ok(own) = own {
                         *authority = Arc::new(own.with_external(Some(roots.clone())));
