@@ -318,8 +318,13 @@ fn another_host_joins_with_token_and_fingerprint_and_nothing_less() {
     assert_eq!(labels["tulle.dev/node"], "edge");
     let here = mesh.json(&["status", "-o", "json"]);
     assert!(
-        here["services"].as_array().unwrap().is_empty(),
-        "it runs there, not here"
+        here["services"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|service| service["workloads"].as_array().unwrap())
+            .all(|workload| workload["host"] == "edge"),
+        "it runs there, not here: {here}"
     );
     kill(i32::try_from(joined.id()).unwrap(), "-TERM");
     assert!(joined.wait().unwrap().success());
@@ -328,6 +333,8 @@ fn another_host_joins_with_token_and_fingerprint_and_nothing_less() {
         1,
         "it took its workload along"
     );
+    // Without the identity that it kept.
+    assert_eq!(host.tulle(&["down", "--purge"]).code, 0);
     let again = join(&token, &ca).status().unwrap();
     assert_ne!(again.code(), Some(0), "a token is spent once");
 }

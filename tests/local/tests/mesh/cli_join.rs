@@ -112,7 +112,7 @@ fn workloads_of_another_host_are_called_and_call() {
     );
     assert_ne!(one.sidecar("gateway.ingress"), before);
     assert_eq!(one.get("/productpage").status(), 200);
-    // What is stored says whose it is.
+    // The stored object names its host.
     let stored = one.tulle(&["get", "workload", "ratings", "-o", "yaml"]).out;
     assert!(stored.contains("tulle.dev/node: edge"), "{stored}");
 

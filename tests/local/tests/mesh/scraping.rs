@@ -74,7 +74,7 @@ fn check(demo: &Demo) {
     let again = demo.proxy("gateway.ingress")["admin"].clone();
     assert_eq!(again.as_str().unwrap(), admin.to_string());
 
-    // What is gone is not scraped.
+    // A workload that is gone is not scraped.
     assert_eq!(demo.tulle(&["delete", "workload", "ratings"]).code, 0);
     eventually("it is no target any more", || {
         !targets(demo).contains_key("ratings")
