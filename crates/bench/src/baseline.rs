@@ -15,7 +15,7 @@ use crate::budgets::number;
 use crate::failure::{Failure, FailureKind, Result};
 use crate::results::{Results, SCHEMA, figure};
 use crate::stats::{Figures, SUBJECT, Spread, Summary};
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{BudgetVerdict, Finding};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -66,8 +66,8 @@ pub fn read(path: &Path, study: &str) -> Result<Results> {
 }
 
 /// Compares by the rule above.
-pub fn compare(now: &Results, then: &Results) -> Verdict {
-    let mut verdict = Verdict::default();
+pub fn compare(now: &Results, then: &Results) -> BudgetVerdict {
+    let mut verdict = BudgetVerdict::default();
     let scenarios: Vec<&String> = now.summaries.keys().collect();
     let both = |name: &&&String| then.summaries.contains_key(**name);
     let pairs = || {
@@ -104,7 +104,7 @@ pub fn compare(now: &Results, then: &Results) -> Verdict {
     verdict
 }
 
-impl Verdict {
+impl BudgetVerdict {
     fn compare(&mut self, now: &Figures, then: &Figures, what: impl Fn(&str) -> String) {
         let names = SMALLER.iter().map(|name| (*name, 1.0));
         for (name, sign) in names.chain(LARGER.iter().map(|name| (*name, -1.0))) {

@@ -7,7 +7,7 @@ use crate::failure::{Failure, FailureKind, Result};
 use crate::peer;
 use crate::results::{FIGURES, Results, figure};
 use crate::stats::{Figures, SUBJECT, Summary};
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{BudgetVerdict, Finding};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;

@@ -188,7 +188,7 @@ pub struct Results {
     pub scenarios: Vec<Scenario>,
     /// The results of comparing the figures with budgets and a baseline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verdicts: Vec<crate::verdict::Verdict>,
+    pub verdicts: Vec<crate::verdict::BudgetVerdict>,
     /// The summary of the headline scenario.
     #[serde(flatten)]
     pub headline: Summary,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The result of comparing figures with budgets or a baseline.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct BudgetVerdict {
     /// The reference of the comparison: "the budgets of bench/budgets.toml".
     pub against: String,
     /// The figures outside their bounds; empty if all are within.
@@ -26,7 +26,7 @@ pub struct Finding {
     pub measured: String,
 }
 
-impl Verdict {
+impl BudgetVerdict {
     /// The findings as a table, then what was skipped; nothing if there is neither.
     pub fn table(&self, title: &str) -> String {
         let mut text = String::new();

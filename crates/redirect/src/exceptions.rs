@@ -143,7 +143,7 @@ mod tests {
         );
         for wrong in ["10.0.0.0/8; flush ruleset", "10.0.0/8", "/8", "::/x"] {
             let error = with(wrong).redirection().unwrap_err();
-            assert!(error.contains("is no network"), "{error}");
+            assert!(error.contains("is not a network"), "{error}");
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::budgets::Budgets;
 use crate::failure::{Failure, FailureKind, Result};
 use crate::results::Results;
 use crate::tools;
-use crate::verdict::Verdict;
+use crate::verdict::BudgetVerdict;
 use std::path::PathBuf;
 
 /// Where budgets are unless a file is named.
@@ -42,12 +42,12 @@ impl Gate {
     }
 
     /// Holds the figures against them.
-    pub(super) fn judge(&self, results: &Results) -> Vec<Verdict> {
-        let budgets = self.budgets.iter().map(|(path, budgets)| Verdict {
+    pub(super) fn judge(&self, results: &Results) -> Vec<BudgetVerdict> {
+        let budgets = self.budgets.iter().map(|(path, budgets)| BudgetVerdict {
             against: format!("the budgets of {}", path.display()),
             ..budgets.check(results, HEADLINE)
         });
-        let baseline = self.baseline.iter().map(|(path, baseline)| Verdict {
+        let baseline = self.baseline.iter().map(|(path, baseline)| BudgetVerdict {
             against: format!("the baseline {}", path.display()),
             ..baseline::compare(results, baseline)
         });
@@ -58,7 +58,7 @@ impl Gate {
     ///
     /// # Errors
     /// A budget is exceeded, or a figure is worse than the baseline's.
-    pub(super) fn pass(&self, verdicts: &[Verdict]) -> Result<()> {
+    pub(super) fn pass(&self, verdicts: &[BudgetVerdict]) -> Result<()> {
         if self.budgets.is_none() {
             anstream::println!("no budgets: there is no {BUDGETS} here");
         }

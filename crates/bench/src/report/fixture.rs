@@ -4,7 +4,7 @@ use super::env::Environment;
 use super::histograms;
 use crate::results::{Results, SCHEMA, Sample, Scenario, Series, figure};
 use crate::stats::Summary;
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{BudgetVerdict, Finding};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
@@ -248,7 +248,7 @@ pub(super) fn pair() -> Results {
             results.samples.extend([saturated, slow]);
         }
     }
-    results.verdicts.push(Verdict {
+    results.verdicts.push(BudgetVerdict {
         against: "the budgets of bench/budgets.toml".into(),
         findings: vec![Finding {
             what: "saturated-200B: cpu_us_per_request ÷ envoy's".into(),

@@ -40,7 +40,7 @@ mod tests;
 use crate::failure::{Failure, OrFail, Result};
 use crate::results::{Results, SCHEMA, Sample, Scenario};
 use crate::stats::Summary;
-use crate::verdict::Verdict;
+use crate::verdict::BudgetVerdict;
 use progress::Progress;
 use std::collections::BTreeMap;
 use std::fs;
@@ -189,7 +189,7 @@ impl Recorder {
     }
 
     /// Keeps what came of holding the results against something.
-    pub fn judged(&mut self, verdicts: Vec<Verdict>) {
+    pub fn judged(&mut self, verdicts: Vec<BudgetVerdict>) {
         self.results.verdicts.extend(verdicts);
     }
 
@@ -287,7 +287,7 @@ fn common_notes() -> [String; 3] {
     .map(str::to_owned)
 }
 
-fn verdict_in_words(verdict: &Verdict) -> String {
+fn verdict_in_words(verdict: &BudgetVerdict) -> String {
     let (found, against) = (verdict.findings.len(), &verdict.against);
     match found {
         0 => format!("{} figures are within {against}.", verdict.checked),

@@ -356,7 +356,7 @@ mod tests {
         let after = Gateway::compile(&bad, Some(&before)).unwrap();
         let faults: Vec<String> = after.faults().collect();
         assert!(
-            faults[0].contains("goes on with the certificate it had"),
+            faults[0].contains("it keeps the certificate it had"),
             "{faults:?}"
         );
         let saved = after.in_force(&bad).unwrap();

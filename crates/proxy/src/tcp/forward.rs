@@ -3,7 +3,7 @@
 use crate::balance::{self, EndpointHint, Port};
 use crate::codec::detect::{Detected, FirstLineReader};
 use crate::context::memory_limit;
-use crate::telemetry::access_log::Ended;
+use crate::telemetry::access_log::ExchangeEnd;
 use crate::telemetry::metrics::RequestSeries;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
@@ -272,7 +272,7 @@ impl<'a> Account<'a> {
                 .failed(source, &labels.destination_service, b"", 0, failure);
         }
         if self.worker.logs() {
-            let ended = Ended {
+            let ended = ExchangeEnd {
                 answer: 0.into(),
                 reason: failure.reason,
                 started: self.started,

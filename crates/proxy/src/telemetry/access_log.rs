@@ -124,7 +124,7 @@ impl AccessLog {
     }
 
     /// Logs one request.
-    pub fn request(&self, line: &RequestLine, ended: &Ended, labels: &Labels, written: bool) {
+    pub fn request(&self, line: &RequestLine, ended: &ExchangeEnd, labels: &Labels, written: bool) {
         self.log(
             &entry(Some(line), line.protocol, None, ended, labels),
             written,
@@ -132,14 +132,14 @@ impl AccessLog {
     }
 
     /// Logs something that was refused before it was a request.
-    pub fn unread(&self, ended: &Ended, labels: &Labels, written: bool) {
+    pub fn unread(&self, ended: &ExchangeEnd, labels: &Labels, written: bool) {
         self.log(&entry(None, "HTTP/1.1", None, ended, labels), written);
     }
 
     /// Logs one TCP connection, with the client a load balancer named.
     pub fn connection(
         &self,
-        ended: &Ended,
+        ended: &ExchangeEnd,
         labels: &Labels,
         client: Option<IpAddr>,
         written: bool,
@@ -192,7 +192,7 @@ pub struct RequestLine {
 }
 
 /// End of an exchange.
-pub struct Ended {
+pub struct ExchangeEnd {
     /// The answer to the client.
     pub answer: ResponseStatus,
     /// Cause.
@@ -248,7 +248,7 @@ fn entry<'a>(
     line: Option<&'a RequestLine>,
     protocol: &'a str,
     client: Option<&'a str>,
-    ended: &Ended,
+    ended: &ExchangeEnd,
     labels: &'a Labels,
 ) -> LogEntry<'a> {
     let ms = |end: Instant| end.duration_since(ended.started).as_secs_f64() * 1000.0;

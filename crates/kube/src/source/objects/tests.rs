@@ -9,7 +9,7 @@ fn kind(name: &str) -> &'static Kind {
 struct World {
     objects: Objects,
     state: State,
-    wishes: GatewayParameters,
+    wishes: StatusUpdates,
 }
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         Self {
             objects: Objects::new(super::super::read(&base).unwrap()),
             state,
-            wishes: GatewayParameters::default(),
+            wishes: StatusUpdates::default(),
         }
     }
 

@@ -390,7 +390,7 @@ impl Conversation<'_> {
         }
         self.end_span(asked, &decision.series.labels, answer, failure, now);
         if let Some(line) = &asked.line {
-            let ended = access_log::Ended {
+            let ended = access_log::ExchangeEnd {
                 answer,
                 reason: failure.reason,
                 started: asked.started,

@@ -57,7 +57,7 @@ impl Conversation<'_> {
                 .failed(source, &labels.destination_service, target, status, failure);
         }
         if let Some(line) = &asked.line {
-            let ended = access_log::Ended {
+            let ended = access_log::ExchangeEnd {
                 answer,
                 reason: failure.reason,
                 started: asked.started,
