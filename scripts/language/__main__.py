@@ -15,7 +15,7 @@ import names
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Comment blocks that open with a headless word, in the whole repository.
-HEADLESS_BUDGET = 6
+HEADLESS_BUDGET = 0
 # Functions named `of`: `new`, `from_…` and `for_…` say what they take.
 OF_BUDGET = 0
 # Public types that share their name with one of another crate and have no reason in names.REASONS.

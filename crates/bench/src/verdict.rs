@@ -1,4 +1,4 @@
-//! What came of holding figures against budgets, or against figures of before.
+//! The result of comparing figures with budgets or with a baseline.
 
 use serde::{Deserialize, Serialize};
 

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(seen, lists);
     }
 
-    /// What was listed stays, whoever refuses it later.
+    /// A kind that was listed stays known, even if a later list is refused.
     #[tokio::test]
     async fn a_first_list_that_is_forbidden_is_told() {
         let (sender, mut said) = mpsc::channel(64);

@@ -1,4 +1,4 @@
-//! What is accepted has an effect: every field of every kind, and every annotation and label of the mesh,
+//! Everything accepted has an effect: every field of every kind, and every annotation and label of the mesh,
 //! is in `list.txt` with what reads it. One that is not in the list fails here, and so does a line whose
 //! file no longer reads it.
 //!

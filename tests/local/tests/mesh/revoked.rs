@@ -134,7 +134,10 @@ fn what_is_asked_for_must_be_one_thing_that_exists() {
     refused(&["allow", "svc/gateway"], 1, "not revoked");
     let unknown = demo.tulle(&["identity", "revoke", "svc/gatewya"]);
     assert_eq!(unknown.code, 0, "{unknown:?}");
-    assert!(unknown.err.contains("no workload of this mesh has"), "{unknown:?}");
+    assert!(
+        unknown.err.contains("no workload of this mesh has"),
+        "{unknown:?}"
+    );
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn policies_hold_for_ports_that_nobody_declares() {
     assert_eq!(numbers, [0, 8080, 9100, 9999]);
     assert_eq!(inbound.policy.rules[0].ports, [8080, 9999]);
 
-    // Of two Services each allows what it leads to, and what none of them does.
+    // Each of two Services allows the ports it leads to, and those of no Service.
     let also = a_service(
         "also.shop",
         &[],
@@ -137,7 +137,7 @@ fn a_port_that_an_egress_goes_through_is_its_gateway() {
     index.apply([egress(81), Edit::Put(Box::new(evil))]);
     assert_eq!(gateways(&index), [0u16; 0]);
 
-    // What is demanded of requests cannot be demanded there.
+    // Demands on requests cannot be met there.
     let limit = json!({
         "targetRefs": [{ "kind": "Service", "name": "web" }], "requests": { "count": 1, "per": "1s" },
     });

@@ -45,7 +45,7 @@ impl HttpRouteRule {
             let value = path_match.value.as_deref().unwrap_or("/");
             match path_match.kind.as_deref() {
                 Some("Exact") => false,
-                // What an expression takes is not compared.
+                // Paths that an expression matches are not compared.
                 Some("RegularExpression") => true,
                 // The letters that may have another case are in the rest.
                 _ => path
