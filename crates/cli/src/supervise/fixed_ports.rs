@@ -1,9 +1,7 @@
 //! Ports that a gateway keeps. They are noted in the state directory, so that a scraper or a
 //! firewall finds them again after a restart of the gateway or of the whole mesh.
 
-use super::context::Context;
 use super::ports::Reserved;
-use crate::failure::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -47,7 +45,12 @@ impl FixedPorts {
 
     /// Takes the port that `name` had before; else one that nobody has had, else one whose owner is
     /// gone. None: all are taken.
-    fn take(&self, name: &str, ip: IpAddr, range: RangeInclusive<u16>) -> Option<Reserved> {
+    pub(crate) fn take(
+        &self,
+        name: &str,
+        ip: IpAddr,
+        range: RangeInclusive<u16>,
+    ) -> Option<Reserved> {
         let ports: Vec<u16> = {
             let owners = self.owners.borrow();
             let rank = |port: &u16| match owners.get(port).map(String::as_str) {
@@ -86,25 +89,6 @@ impl FixedPorts {
             .open(&new)?;
         out.write_all(&serde_json::to_vec_pretty(&*self.owners.borrow())?)?;
         fs::rename(&new, &self.file)
-    }
-}
-
-impl Context {
-    /// The port of a range that `name` keeps, or any free one where the range is used up.
-    pub(crate) fn fixed_port(
-        &self,
-        name: &str,
-        ip: IpAddr,
-        range: RangeInclusive<u16>,
-    ) -> Result<Reserved> {
-        let (first, last) = (*range.start(), *range.end());
-        if let Some(port) = self.fixed_ports.take(name, ip, range) {
-            return Ok(port);
-        }
-        self.warn(format!(
-            "{name} has no fixed port: {first} to {last} of {ip} are all in use"
-        ));
-        self.free_port(ip)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::context::Context;
 use super::fixed_ports::{ADMIN, METRICS};
-use super::ports::{self, addresses};
+use super::ports::{self, Reserved, addresses};
 use super::proxy::{Description, RunningProxy};
 use super::state;
 use crate::failure::Result;
 use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -159,5 +159,19 @@ impl Unit {
         if *state != before {
             self.context.changed.notify_one();
         }
+    }
+}
+
+impl Context {
+    /// The port of a range that `name` keeps, or any free one where the range is used up.
+    fn fixed_port(&self, name: &str, ip: IpAddr, range: RangeInclusive<u16>) -> Result<Reserved> {
+        let (first, last) = (*range.start(), *range.end());
+        if let Some(port) = self.fixed_ports.take(name, ip, range) {
+            return Ok(port);
+        }
+        self.warn(format!(
+            "{name} has no fixed port: {first} to {last} of {ip} are all in use"
+        ));
+        self.free_port(ip)
     }
 }
