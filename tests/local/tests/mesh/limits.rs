@@ -311,11 +311,12 @@ fn a_workload_of_a_host_that_joins_is_part_of_the_mesh() {
     });
     let edge_there = edge_there.unwrap();
     assert_eq!(edge_there["security"], "mutual_tls", "{edge_there}");
-    let runs_here = |status: &Value| {
+    // Both say where it runs.
+    for status in [&there, &demo.status()] {
         let services = status["services"].as_array().unwrap();
-        services.iter().any(|s| s["name"] == "gateway")
-    };
-    assert!(runs_here(&there) && !runs_here(&demo.status()));
+        let gateway = services.iter().find(|s| s["name"] == "gateway").unwrap();
+        assert_eq!(gateway["workloads"][0]["host"], "edge", "{gateway}");
+    }
 
     // The token is spent.
     let third = format!("{name}k");
