@@ -254,7 +254,7 @@ fn explained(cluster: &Cluster) {
         ("trafficpolicy.spec.loadBalancer.type", "RingHash"),
         ("mesh.spec.mtls.mode", "strict"),
         ("egress.spec.tls.serverName", "must prove"),
-        ("traffictarget.spec.sources", "Who may call"),
+        ("traffictarget.spec.sources", "may call"),
         ("trafficpolicy.status.conditions", "in force"),
     ] {
         eventually(&format!("kubectl explains {path}"), || explains(path, text));
