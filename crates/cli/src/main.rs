@@ -22,6 +22,7 @@ mod kube;
 mod logs;
 mod manifests;
 mod metrics;
+mod new_file;
 mod output;
 mod paths;
 mod proc;

@@ -18,7 +18,7 @@ pub use certificate::Certificate;
 pub use documented::Documented;
 pub use gateway_api::{conforms, install_gateway_api};
 pub use install::{await_webhooks, install, install_as, install_with};
-pub use node::Node;
+pub use node::{Node, OnNode};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};

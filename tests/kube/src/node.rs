@@ -3,6 +3,7 @@
 use crate::Cluster;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 
 /// Directories of the node.
 pub struct Node {
@@ -48,5 +49,38 @@ impl Node {
     /// Whether it has the plugin's program.
     pub fn has_plugin(&self) -> bool {
         self.programs.join("tulle-cni").exists()
+    }
+}
+
+/// A server on the node that lists a directory; it ends with the value.
+pub struct OnNode(Child);
+
+impl OnNode {
+    /// Serves at this address and port of the node.
+    pub fn serve(cluster: &Cluster, address: &str, port: u16) -> Self {
+        let port = port.to_string();
+        let server = cluster
+            .command(&[
+                "net",
+                "python3",
+                "-m",
+                "http.server",
+                &port,
+                "--bind",
+                address,
+                "--directory",
+                "/proc/net",
+            ])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(server.expect("python3 on the node"))
+    }
+}
+
+impl Drop for OnNode {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

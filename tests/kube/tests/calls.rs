@@ -5,8 +5,7 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::process::{Child, Stdio};
-use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install};
+use tests_kube::{CONTROLLER, Cluster, MESH, OnNode, eventually, install};
 
 const PODS: &str = r#"
 apiVersion: v1
@@ -309,34 +308,8 @@ spec:
   gateway: { service: way-out, port: 3128 }
 "#;
 
-/// A server on the node; ends with the value.
-struct OnNode(Child);
-
-impl Drop for OnNode {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn an_egress_gateway(cluster: &Cluster) {
-    let words = [
-        "net",
-        "python3",
-        "-m",
-        "http.server",
-        "8099",
-        "--bind",
-        "10.200.0.2",
-        "--directory",
-        "/proc/net",
-    ];
-    let server = cluster
-        .command(&words)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let _server = OnNode(server.unwrap());
+    let _server = OnNode::serve(cluster, "10.200.0.2", 8099);
     let fetches = |expected: &str| {
         let words = ["bookinfo", "fetch", "http://10.200.0.2:8099/"];
         eventually(&format!("the node is fetched with {expected}"), || {

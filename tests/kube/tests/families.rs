@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::process::{Child, Stdio};
-use tests_kube::{Cluster, eventually, install};
+use tests_kube::{Cluster, OnNode, eventually, install};
 
 /// The node, which is neither a pod nor a service.
 const NODE: &str = "10.200.0.2";
@@ -100,38 +99,13 @@ fn by_addresses(cluster: &Cluster) {
     }
 }
 
-/// A server on the node; ends with the value.
-struct OnNode(Child);
-
-impl Drop for OnNode {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn by_other_names(cluster: &Cluster) {
     // An alias of a service of the mesh reaches that service.
     eventually("the alias is answered", || {
         talk(cluster, "alias").starts_with("200")
     });
     // An alias of something outside is treated like its address.
-    let server = cluster
-        .command(&[
-            "net",
-            "python3",
-            "-m",
-            "http.server",
-            "8099",
-            "--bind",
-            NODE,
-            "--directory",
-            "/proc/net",
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let _server = OnNode(server.unwrap());
+    let _server = OnNode::serve(cluster, NODE, 8099);
     let said = talk(cluster, "node:8099");
     assert!(
         said.contains("no_service") && said.contains("allowEgress is false"),

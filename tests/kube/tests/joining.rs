@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::process::{Child, Output, Stdio};
+use std::process::Output;
 use tests_kube::load::{Load, await_endpoints, rollout, scale};
-use tests_kube::{CONTROLLER, Cluster, MESH, eventually, install_as, install_gateway_api, root};
+use tests_kube::{
+    CONTROLLER, Cluster, MESH, OnNode, eventually, install_as, install_gateway_api, root,
+};
 
 /// The node's address, which belongs to no service and no pod.
 const NODE: &str = "10.200.0.2";
@@ -16,34 +18,6 @@ const LOST: [&str; 5] = ["refused", "endedNew", "cut", "late", "nobody"];
 /// A server without a sidecar that ends closes connections that clients keep, in two lanes, and a request may be on
 /// its way just then: that is HTTP/1.1's, with or without a mesh. Each of the two servers ends once.
 const MAY_END: u64 = 4;
-
-/// A server outside the mesh.
-struct Outside(Child);
-
-impl Outside {
-    fn start(cluster: &Cluster) -> Self {
-        let program = [
-            "net",
-            "python3",
-            "-m",
-            "http.server",
-            "8099",
-            "--bind",
-            NODE,
-        ];
-        let mut command = cluster.command(&program);
-        let command = command.args(["--directory", "/proc/net"]);
-        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Outside {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn tulle(cluster: &Cluster, arguments: &[&str]) -> Output {
     let mut command = cluster.command(&["exec"]);
@@ -103,7 +77,7 @@ fn joining_loses_nothing_and_the_mesh_is_made_strict_afterwards() {
     };
     cluster.apply_file("joining.yaml", &[]);
     install_as(&cluster, &[]);
-    let _outside = Outside::start(&cluster);
+    let _outside = OnNode::serve(&cluster, NODE, 8099);
     let account = while_a_client_calls(&cluster);
     assert_eq!(account["status"], 0, "{account:#}");
     for lost in LOST {

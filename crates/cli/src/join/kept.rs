@@ -4,9 +4,9 @@
 //! no file.
 
 use crate::failure::{Failure, OrFail, Result};
-use std::fs::{self, File, OpenOptions};
+use crate::new_file::NewFile;
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tulle_tls::enrol::Enrolled;
 
@@ -49,20 +49,10 @@ impl Kept {
     /// Replaces the identity. The file is for its owner alone from the start.
     pub(crate) fn write(&self, enrolled: &Enrolled) -> Result<()> {
         let what = || format!("cannot keep this host's identity in {}", self.0.display());
-        let new = self.0.with_extension("new");
-        match fs::remove_file(&new) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e).or_fail(what),
-            _ => {}
-        }
-        let mut out = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)
-            .or_fail(what)?;
-        out.write_all(enrolled.to_cache().as_bytes())
-            .or_fail(what)?;
-        out.sync_all().or_fail(what)?;
-        fs::rename(&new, &self.0).or_fail(what)
+        let mut new = NewFile::create(&self.0).or_fail(what)?;
+        let text = enrolled.to_cache();
+        new.out.write_all(text.as_bytes()).or_fail(what)?;
+        new.out.sync_all().or_fail(what)?;
+        new.replace().or_fail(what)
     }
 }

@@ -2,13 +2,13 @@
 //! firewall finds them again after a restart of the gateway or of the whole mesh.
 
 use super::ports::Reserved;
+use crate::new_file::NewFile;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// Ports of gateways' metrics.
@@ -80,15 +80,10 @@ impl FixedPorts {
     }
 
     fn write(&self) -> std::io::Result<()> {
-        let new = self.file.with_extension("new");
-        let mut out = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        out.write_all(&serde_json::to_vec_pretty(&*self.owners.borrow())?)?;
-        fs::rename(&new, &self.file)
+        let mut new = NewFile::create(&self.file)?;
+        new.out
+            .write_all(&serde_json::to_vec_pretty(&*self.owners.borrow())?)?;
+        new.replace()
     }
 }
 

@@ -10,14 +10,14 @@ use super::process::{Make, SupervisedProcess};
 use super::{state, user};
 use crate::failure::{OrFail, Result};
 use crate::http;
+use crate::new_file::NewFile;
 use crate::paths::make_dir;
 use rustix::fs::MemfdFlags;
 use std::cell::{Cell, RefCell};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -344,20 +344,10 @@ impl Maker {
 /// is always a new one, and given away by its descriptor.
 fn write_for(file: &Path, bytes: &[u8], user: Option<u32>) -> Result<()> {
     let what = || format!("cannot write {}", file.display());
-    let new = file.with_extension("new");
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).or_fail(what),
-        _ => {}
-    }
-    let mut out = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)
-        .or_fail(what)?;
-    out.write_all(bytes).or_fail(what)?;
-    give_fd_to(&out, user)?;
-    fs::rename(&new, file).or_fail(what)
+    let mut new = NewFile::create(file).or_fail(what)?;
+    new.out.write_all(bytes).or_fail(what)?;
+    give_fd_to(&new.out, user)?;
+    new.replace().or_fail(what)
 }
 
 /// Keeps other processes from reading this one's memory, before there is a key in it or in a file. Without

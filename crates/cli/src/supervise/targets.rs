@@ -3,10 +3,12 @@
 
 use super::state::{Proxy, RunState};
 use crate::failure::{OrFail, Result};
+use crate::new_file::NewFile;
 use crate::paths::{Paths, make_dir};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::fs::{self, Permissions};
+use std::fs::Permissions;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
@@ -47,10 +49,11 @@ impl Targets {
         if let Some(directory) = file.parent() {
             make_dir(directory, 0o755)?;
         }
-        let new = file.with_extension("new");
-        fs::write(&new, &text).or_fail(what)?;
-        fs::set_permissions(&new, Permissions::from_mode(0o644)).or_fail(what)?;
-        fs::rename(&new, &file).or_fail(what)?;
+        let mut new = NewFile::create(&file).or_fail(what)?;
+        new.out.write_all(text.as_bytes()).or_fail(what)?;
+        let for_all = Permissions::from_mode(0o644);
+        new.out.set_permissions(for_all).or_fail(what)?;
+        new.replace().or_fail(what)?;
         *self.written.borrow_mut() = Some(text);
         Ok(())
     }

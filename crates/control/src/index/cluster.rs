@@ -327,14 +327,10 @@ impl Cluster {
     }
 
     /// All services that lead to the same port of the first pod, each with its own number for it.
-    pub(super) fn places(
-        &self,
-        inputs: &Inputs,
-        service: &str,
-        port: u16,
-    ) -> Option<Vec<(String, u16)>> {
+    pub(super) fn places(&self, service: &str, port: u16) -> Option<Vec<(String, u16)>> {
         let (pod, own) = self.served_by(service, port).next()?;
-        Some(served(inputs, self, pod).remove(&own)?.places)
+        // A port that a service leads to is known without the rules.
+        Some(served(self, pod, &[]).remove(&own)?.places)
     }
 
     /// The policy of the first pod with this account that serves the service's port, and the number that
@@ -348,8 +344,9 @@ impl Cluster {
     ) -> Option<(Policy, u16)> {
         let mut pods = self.served_by(service, port);
         let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
-        let served = served(inputs, self, pod);
-        let accepted = accepts(inputs, self, pod, &served, &mut Vec::new());
+        let rules = rules(inputs, self, pod);
+        let served = served(self, pod, &rules);
+        let accepted = accepts(inputs, self, pod, &served, rules, &mut Vec::new());
         Some((accepted.policy, own))
     }
 
@@ -443,7 +440,7 @@ impl Near {
         let locality = match self {
             Self::Any => None,
             Self::Node => Some(Box::new(Locality::same_node())),
-            // Those of other zones are asked only if none of this one can be.
+            // Endpoints of other zones get requests only if no endpoint of this zone can.
             Self::Zone => Some(Box::new(Locality {
                 healthy_percent: 1,
                 ..Default::default()
@@ -511,14 +508,15 @@ pub(super) fn pod_outputs(
     let Ok(owner) = inputs.identity(pod.account().as_str()) else {
         return Vec::new();
     };
-    let served = served(inputs, cluster, pod);
+    let rules = rules(inputs, cluster, pod);
+    let served = served(cluster, pod, &rules);
     let mut outputs = Vec::new();
     if pod.sidecar {
         outputs.push(Output {
             name: format!("inbound/{name}"),
             rank: 0,
             owner: Some(owner.clone()),
-            resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, problems)),
+            resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, rules, problems)),
         });
     }
     let own_name = format!("pod/{name}");
@@ -606,7 +604,9 @@ fn opaque(
     }
 }
 
-fn served(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16, Served> {
+/// Returns the ports that are known of a pod: its services lead to them, the pod says something of them, or one of
+/// these rules is about them. Port 0 stands for all others.
+fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTreeMap<u16, Served> {
     let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
     for service in cluster.services_of(pod) {
         for port in &service.ports {
@@ -620,7 +620,8 @@ fn served(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> BTreeMap<u16,
     // A rule may be about a port that nobody declares. Of others it is known that they are any.
     let mut known: Vec<u16> = [&*pod.ports, &*pod.opaque, &*pod.direct].concat();
     let declared: BTreeSet<u16> = cluster.services_of(pod).flat_map(numbers).collect();
-    known.extend(ports_of_rules(inputs, cluster, pod).filter(|port| !declared.contains(port)));
+    let of_rules = rules.iter().flat_map(|(rule, _)| &rule.ports);
+    known.extend(of_rules.filter(|port| !declared.contains(port)));
     known.push(ANY);
     for port in known {
         said.entry(port).or_default();
@@ -649,13 +650,14 @@ fn accepts(
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
+    rules: Vec<NamedRule<'_>>,
     problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
     // its clients stay hidden.
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-    let mut policy = pod_policy(inputs, cluster, pod, served);
+    let mut policy = pod_policy(inputs, cluster, pod, served, rules);
     let service = cluster.services_of(pod).next().map(|s| &s.name);
     let mut ports = Vec::with_capacity(served.len());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
@@ -687,30 +689,19 @@ fn accepts(
     }
 }
 
-/// The rules of a pod's account and those of its services, with their names.
-fn rules<'a>(
-    inputs: &'a Inputs,
-    cluster: &'a Cluster,
-    pod: &'a ClusterPod,
-) -> impl Iterator<Item = (PolicyRule, Option<&'a str>)> {
+/// A rule with the name of its service; `None`: it is a rule of the pod's account.
+type NamedRule<'a> = (PolicyRule, Option<&'a str>);
+
+/// Returns the rules of a pod's account and of its services.
+fn rules<'a>(inputs: &Inputs, cluster: &'a Cluster, pod: &'a ClusterPod) -> Vec<NamedRule<'a>> {
     let of_account = policy::of_identity(inputs, pod.account().as_str());
     let of_services = cluster.services_of(pod).flat_map(|service| {
         let service = service.name.as_str();
         let rules = policy::of_service(inputs, service).into_iter();
         rules.map(move |rule| (rule, Some(service)))
     });
-    of_account
-        .into_iter()
-        .map(|rule| (rule, None))
-        .chain(of_services)
-}
-
-fn ports_of_rules<'a>(
-    inputs: &'a Inputs,
-    cluster: &'a Cluster,
-    pod: &'a ClusterPod,
-) -> impl Iterator<Item = u16> {
-    rules(inputs, cluster, pod).flat_map(|(rule, _)| rule.ports)
+    let of_account = of_account.into_iter().map(|rule| (rule, None));
+    of_account.chain(of_services).collect()
 }
 
 /// The numbers that a service has for its ports.
@@ -725,6 +716,7 @@ fn pod_policy(
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
+    rules: Vec<NamedRule<'_>>,
 ) -> Policy {
     let ports = OwnPorts {
         served,
@@ -734,7 +726,7 @@ fn pod_policy(
         permissive: policy::is_permissive(inputs),
         rules: Vec::new(),
     };
-    let rules = rules(inputs, cluster, pod);
+    let rules = rules.into_iter();
     for rule in rules.filter_map(|(rule, service)| ports.rule(rule, service)) {
         if !all.rules.contains(&rule) {
             all.rules.push(rule);

@@ -95,7 +95,7 @@ fn inbound(
 /// cluster several Services may lead to one port of a pod.
 pub(super) fn places(inputs: &Inputs, service: &str, port: u16) -> Vec<(String, u16)> {
     let cluster = inputs.cluster.as_ref();
-    let of_pod = cluster.and_then(|c| c.places(inputs, service, port));
+    let of_pod = cluster.and_then(|c| c.places(service, port));
     of_pod.unwrap_or_else(|| vec![(service.to_owned(), port)])
 }
 

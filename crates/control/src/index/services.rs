@@ -156,7 +156,11 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
 /// name.
 pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traffic> {
     let (name, spec) = traffic_policy(inputs, service, port)?;
-    Some(spec.traffic(format!("TrafficPolicy/{name}")))
+    Some(named_traffic(name, spec))
+}
+
+fn named_traffic(name: &ObjectName, spec: &TrafficPolicySpec) -> Traffic {
+    spec.traffic(format!("TrafficPolicy/{name}"))
 }
 
 /// How clients treat a port of which the cluster's Service `said` something. A TrafficPolicy wins where it
@@ -167,10 +171,10 @@ fn with_service(
     port: u16,
     said: Option<Box<Traffic>>,
 ) -> Option<Box<Traffic>> {
-    let Some((_, spec)) = traffic_policy(inputs, service, port) else {
+    let Some((name, spec)) = traffic_policy(inputs, service, port) else {
         return said;
     };
-    let mut traffic = traffic(inputs, service, port)?;
+    let mut traffic = named_traffic(name, spec);
     if let Some(said) = said {
         if spec.load_balancer.is_none() {
             traffic.balancer = said.balancer;

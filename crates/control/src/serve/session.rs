@@ -334,7 +334,7 @@ impl Session {
                 bytes
             }
             None if *held == KnownVersion::Absent => return 0,
-            // Nobody has asked which identity has the name.
+            // The proxy has not asked which identity has the name.
             None if !*asked => {
                 self.forget(name);
                 return 0;

@@ -49,7 +49,7 @@ pub async fn serve(client: Client, feed: Feed, listener: TcpListener, names: Vec
     accept(listener, |stream, place| {
         let (present, metrics) = (front_proxy.present(), metrics.clone());
         async move {
-            // Nobody is let in until the authority of the front proxy is known.
+            // The server admits no client until it knows the front proxy's authority.
             let Some(present) = present else { return };
             let Ok(Ok(tls)) = timeout(HANDSHAKE, present.tls.accept(stream)).await else {
                 return;

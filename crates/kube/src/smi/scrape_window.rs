@@ -416,7 +416,7 @@ pub(super) mod tests {
             kept.push(&shop, round(now, &[])).unwrap();
             assert!(kept.rounds[&shop].len() <= 6);
         }
-        // Nobody asked for long: such an old look says nothing about the present.
+        // The last scrape is too old to say anything about the present.
         assert!(kept.base(&shop, seconds(start, 500)).is_none());
         kept.push(&None, round(seconds(start, 500), &[])).unwrap();
         assert!(!kept.rounds.contains_key(&shop));

@@ -437,6 +437,12 @@ impl State {
             let pod = pod.and_then(|pod| self.pods.get(pod.as_str()));
             pod.is_some_and(|pod| pod.of_node)
         };
+        let zones = slice.endpoints.iter().flat_map(|e| &e.zones);
+        // A slice names few zones, and each again and again.
+        let zones: BTreeSet<&String> = zones.collect();
+        let places = zones.into_iter().map(|zone| (zone, self.place(zone)));
+        let places: BTreeMap<&String, String> = places.collect();
+        let place = |zone: &String| places.get(zone).cloned();
         let each = slice.endpoints.iter().flat_map(|endpoint| {
             let pod = endpoint.pod.as_ref().filter(|pod| !of_node(pod));
             endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
@@ -444,7 +450,7 @@ impl State {
                 pod: pod.cloned(),
                 ready: endpoint.ready,
                 node: endpoint.node.clone(),
-                zones: endpoint.zones.iter().map(|zone| self.place(zone)).collect(),
+                zones: endpoint.zones.iter().filter_map(place).collect(),
             })
         });
         each.collect()
@@ -471,12 +477,20 @@ fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|p| p == "TCP")
 }
 
+/// Reads the list of ports in an annotation; without it there are none.
+///
+/// # Errors
+/// Why the list cannot be read.
+fn annotated_ports(metadata: &ObjectMeta, key: &str) -> Result<Vec<u16>, String> {
+    let annotations = metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(key));
+    text.map_or_else(|| Ok(Vec::new()), |text| inject::ports(text))
+}
+
 /// Returns the ports that clients reach past the sidecar of a pod. An unreadable annotation adds none: the
 /// webhook has refused such pods.
 fn direct_ports(metadata: &ObjectMeta) -> Vec<u16> {
-    let annotations = metadata.annotations.as_ref();
-    let text = annotations.and_then(|all| all.get(EXCLUDE_INBOUND_PORTS));
-    let mut ports = text.and_then(|t| inject::ports(t).ok()).unwrap_or_default();
+    let mut ports = annotated_ports(metadata, EXCLUDE_INBOUND_PORTS).unwrap_or_default();
     ports.extend([METRICS_PORT, HEALTH_PORT]);
     ports
 }
@@ -484,11 +498,7 @@ fn direct_ports(metadata: &ObjectMeta) -> Vec<u16> {
 /// The ports that an object's annotation says are opaque. An unreadable annotation gives none: the
 /// webhook has refused such pods, and `tulle check` names such Services.
 fn opaque_ports(kind: &str, key: &str, metadata: &ObjectMeta) -> Vec<u16> {
-    let annotations = metadata.annotations.as_ref();
-    let Some(text) = annotations.and_then(|all| all.get(OPAQUE_PORTS)) else {
-        return Vec::new();
-    };
-    inject::ports(text).unwrap_or_else(|why| {
+    annotated_ports(metadata, OPAQUE_PORTS).unwrap_or_else(|why| {
         let object = format!("{kind}/{key}");
         tracing::warn!(
             object,
@@ -706,7 +716,7 @@ mod tests {
         };
         let before = all(&index);
         assert!(before.iter().all(Option::is_some));
-        // Such a Service would open port 9000, and port 8080 to `x`.
+        // A Service like `evil`'s would open port 9000, and port 8080 to `x`.
         let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
         let of_evil = |object: Value, metadata: Value| {
             let mut object = object;

@@ -200,6 +200,21 @@ fn renewal_age(lifetime: Duration, named: Option<Duration>, fraction: f32) -> Du
     age.saturating_sub(spread.mul_f64(f64::from(fraction) * 0.1))
 }
 
+/// Reads a number of seconds of the controller.
+fn seconds(number: i64) -> Duration {
+    Duration::from_secs(u64::try_from(number).unwrap_or_default())
+}
+
+/// Reads the age at which certificates are renewed; 0: the controller names none.
+fn named_age(number: i64) -> Option<Duration> {
+    Some(seconds(number)).filter(|age| !age.is_zero())
+}
+
+/// Returns a random time within which all proxies renew at once.
+fn soon() -> Duration {
+    SPREAD.mul_f64(f64::from(fraction()))
+}
+
 /// The proxy's side of the control plane.
 pub struct ControlClient<S: Sink> {
     control: Control,
@@ -213,7 +228,7 @@ pub struct ControlClient<S: Sink> {
     /// The terms of certificates that the controller told last.
     terms: Option<v1::CertificateTerms>,
     names: BTreeSet<String>,
-    /// Those of `names` that the controller sent unasked and the application has not used.
+    /// Entries of `names` that the controller sent unasked and the application has not used.
     unused: BTreeSet<String>,
     /// Forms of names that the application's calls use; `None`: it makes none through this proxy.
     anticipates: Option<v1::Anticipation>,
@@ -363,8 +378,7 @@ impl<S: Sink> ControlClient<S> {
                                 trusts = self.enrolled.as_ref().map(report);
                                 // A certificate requested before may still come with the old roots.
                                 if renew || matches!(renewal, Renewal::UnderWay(_)) {
-                                    let soon = SPREAD.mul_f64(f64::from(fraction()));
-                                    renewal = Renewal::after(soon);
+                                    renewal = Renewal::after(soon());
                                 }
                             }
                             Err(error) => ack.error = error,
@@ -657,14 +671,13 @@ impl<S: Sink> ControlClient<S> {
         if self.terms.replace(terms) == Some(terms) {
             return None;
         }
-        let seconds = |s: i64| Duration::from_secs(u64::try_from(s).unwrap_or_default());
-        self.renew_after = Some(seconds(terms.renew_after_seconds)).filter(|age| !age.is_zero());
+        self.renew_after = named_age(terms.renew_after_seconds);
         let not_after = self.enrolled.as_ref()?.identity.not_after();
         let left = not_after.duration_since(SystemTime::now()).ok()?;
         // A tenth is for clocks that differ.
         let too_long = left > seconds(terms.lifetime_seconds).mul_f64(1.1);
         Some(match too_long {
-            true => SPREAD.mul_f64(f64::from(fraction())),
+            true => soon(),
             false => self.until_renewal(),
         })
     }
@@ -721,7 +734,6 @@ impl<S: Sink> ControlClient<S> {
         Ok(Box::pin(async move {
             let mut client = CertificatesClient::new(connecting.await?);
             let answer = within(client.sign(message)).await?.into_inner();
-            let renew_after = u64::try_from(answer.renew_after_seconds).unwrap_or_default();
             let enrolled = request
                 .complete(answer.chain_der, answer.trust_bundle_der)
                 .map_err(|e| certificate(&e))?;
@@ -731,7 +743,7 @@ impl<S: Sink> ControlClient<S> {
             }
             Ok(Signed {
                 enrolled,
-                renew_after: (renew_after > 0).then(|| Duration::from_secs(renew_after)),
+                renew_after: named_age(answer.renew_after_seconds),
             })
         }))
     }
@@ -913,7 +925,8 @@ impl<S: Sink> ControlClient<S> {
             unowned: self.publisher.unowned(),
             unused: &self.unused,
         };
-        if let Err(error) = write_json(path, &saved) {
+        let text = serde_json::to_vec(&saved).map_err(std::io::Error::from);
+        if let Err(error) = text.and_then(|text| replace(path, &text)) {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
         }
     }
@@ -1009,8 +1022,13 @@ fn write_cache(path: &Path, text: &str) -> std::io::Result<()> {
     if path.starts_with("/proc") {
         return write_private(path, text.as_bytes());
     }
+    replace(path, text.as_bytes())
+}
+
+/// Written beside and renamed, so that a crash leaves the old or the new file, never a part.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let beside = path.with_extension("new");
-    write_private(&beside, text.as_bytes())?;
+    write_private(&beside, bytes)?;
     std::fs::rename(beside, path)
 }
 
@@ -1036,13 +1054,6 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, S
     serde_json::from_slice(&text)
         .map(Some)
         .map_err(|e| e.to_string())
-}
-
-/// Written beside and renamed, so that a crash leaves the old or the new file, never a part.
-fn write_json<T: serde::Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
-    let beside = path.with_extension("new");
-    write_private(&beside, &serde_json::to_vec(value)?)?;
-    std::fs::rename(beside, path)
 }
 
 /// Returns an error with its causes, because tonic's own text is just "transport error".

@@ -99,7 +99,7 @@ pub async fn accept(
         match accepted {
             Ok((tcp, peer)) => {
                 worker.metrics.internal(|i| i.accepted += 1);
-                if let Some(why) = too_many(&worker, &tcp) {
+                if let Some(why) = too_many(&worker, number(&tcp)) {
                     if matches!(why, TooMany::Memory) {
                         worker.end_stuck_clients();
                     }

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::OnceLock;
-use tokio::net::TcpStream;
 
 /// Most descriptors kept for purposes other than downstream connections: upstreams, the controller,
 /// the operator.
@@ -49,8 +48,8 @@ impl fmt::Display for TooMany {
     }
 }
 
-/// Whether the proxy has no room for another connection from downstream.
-pub fn too_many(worker: &Worker, tcp: &TcpStream) -> Option<TooMany> {
+/// Says why the proxy has no room for another connection from downstream, where so many descriptors are in use.
+pub fn too_many(worker: &Worker, descriptors: usize) -> Option<TooMany> {
     let configured = worker.config().snapshot.mesh.max_connections;
     if exceeds(configured) {
         return Some(TooMany::Configured(configured));
@@ -59,7 +58,7 @@ pub fn too_many(worker: &Worker, tcp: &TcpStream) -> Option<TooMany> {
         return Some(TooMany::Memory);
     }
     let room = Room::get();
-    (number(tcp) >= room.most).then_some(TooMany::Descriptors(room.most))
+    (descriptors >= room.most).then_some(TooMany::Descriptors(room.most))
 }
 
 /// Whether the proxy has as many connections as the mesh allows; 0: any number.
@@ -77,7 +76,6 @@ pub fn enter_stream(
     source: IpAddr,
     stream: Rc<dyn Carried>,
 ) -> Result<CountedStream, Failure> {
-    let configured = worker.config().snapshot.mesh.max_connections;
     let room = Room::get();
     // The application's side of each stream takes a descriptor, perhaps only soon.
     let open = spread::open_in_all();
@@ -85,12 +83,7 @@ pub fn enter_stream(
         true => 0,
         false => descriptors().max(open + OWN),
     };
-    let why = match exceeds(configured) {
-        true => Some(TooMany::Configured(configured)),
-        false if memory_limit::is_short() => Some(TooMany::Memory),
-        false => (descriptors >= room.most).then_some(TooMany::Descriptors(room.most)),
-    };
-    if let Some(why) = why {
+    if let Some(why) = too_many(worker, descriptors) {
         worker.metrics.internal(|i| i.shed += 1);
         if descriptors >= room.hard || worker.admission.make_room(source).is_none() {
             return Err(Failure::new(Reason::Overload, why.to_string()));

@@ -81,7 +81,7 @@ fn a_resource_has_what_its_pods_were_asked() {
         let found = received(&object, &window);
         assert_eq!(counts(&found), strings(success, failure), "{object:?}");
     }
-    // Nobody called it, so nothing is known of its latency.
+    // The client received no calls, so it has no latency.
     let client = received(&object("deployments", "shop", "client"), &window);
     assert_eq!(client["metrics"].as_array().unwrap().len(), 2);
     assert!(client["metadata"].get("annotations").is_none());

@@ -357,8 +357,8 @@ fn routes_that_have_no_effect_say_so() {
     assert_eq!(world.status("HTTPRoute", "r.shop"), None);
 }
 
-/// Such a route is for calls from its own namespace. The Service's owner need not agree even if it
-/// receives them.
+/// A route for a Service of another namespace holds for calls from the route's own namespace. The Service's
+/// owner receives these calls and need not agree.
 #[test]
 fn a_route_of_another_namespaces_service() {
     let mut world = World::new();

@@ -42,8 +42,7 @@ fn tls_ends_with_the_secrets_of_the_namespace() {
     cluster.world.ingress("young.shop", 1, ingress(spec));
     let key = ingress::key("shop", "tulle");
     let asked = cluster.plan().remove(&key).unwrap();
-    // Nobody else's Secrets are asked for, and the index gets no gateway before their content is
-    // known.
+    // The plan asks for no other Secrets, and the index gets no gateway before their content is known.
     assert_eq!(asked.texts, ["one", "two", "rest"].map(text).into());
     assert!(asked.told.is_none());
     cluster

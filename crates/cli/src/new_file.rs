@@ -1,0 +1,37 @@
+//! Replaces a file as a whole: readers see the old one or the new one, never a part.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A file that takes the place of another once it is written.
+pub(crate) struct NewFile<'a> {
+    /// Its contents. They are for the owner alone until the caller says otherwise.
+    pub(crate) out: File,
+    temp: PathBuf,
+    file: &'a Path,
+}
+
+impl<'a> NewFile<'a> {
+    /// Creates the new file beside the old one. It is never one that lay there: a link that somebody else
+    /// made must not have root write elsewhere.
+    pub(crate) fn create(file: &'a Path) -> io::Result<Self> {
+        let temp = file.with_extension("new");
+        match fs::remove_file(&temp) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let out = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temp)?;
+        Ok(Self { out, temp, file })
+    }
+
+    /// Puts it in the other's place.
+    pub(crate) fn replace(self) -> io::Result<()> {
+        fs::rename(&self.temp, self.file)
+    }
+}
