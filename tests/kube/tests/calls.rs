@@ -355,11 +355,11 @@ fn an_older_role(cluster: &Cluster) {
     replace(&older["rules"]);
     cluster.kubectl(&["-n", MESH, "rollout", "restart", CONTROLLER]);
     cluster.await_deployment(MESH, "tulle-controller");
-    let log = cluster.kubectl(&["-n", MESH, "logs", CONTROLLER]);
-    assert!(
-        log.contains("its ClusterRole is of an older version"),
-        "{log}"
-    );
+    // The pod that the log comes from may be the one that ends.
+    eventually("the controller says that its role is older", || {
+        let log = cluster.kubectl(&["-n", MESH, "logs", CONTROLLER]);
+        log.contains("its ClusterRole is of an older version")
+    });
     replace(&json!(before));
     cluster.kubectl(&["-n", MESH, "rollout", "restart", CONTROLLER]);
     cluster.await_deployment(MESH, "tulle-controller");
