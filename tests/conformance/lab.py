@@ -1,5 +1,6 @@
 """Directory, certificates, ports and processes of one run; all of them end with it."""
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -31,10 +32,23 @@ def wait_for(what, condition, patience=PATIENCE):
     return found
 
 
+# Below the ports that the kernel gives to connections, one of which could take a port before its program listens.
+PORTS = range(20000, 30000)
+given = itertools.count(os.getpid() * 37 % len(PORTS))
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port where nobody listens. It is given once in this run, so several peers may start at the same time."""
+    for _ in PORTS:
+        port = PORTS[next(given) % len(PORTS)]
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError(f"ports {PORTS.start} to {PORTS.stop - 1} are all taken")
 
 
 def connect(port, timeout=PATIENCE):
