@@ -43,28 +43,33 @@ pub(crate) fn classify(name: &[u8]) -> Field {
             false => Field::Mesh,
         };
     }
-    let (known, field): (&[u8], Field) = match name.len() {
-        2 => (b"te", Field::Te),
-        4 => (b"host", Field::Host),
-        6 => (b"expect", Field::Expect),
-        7 => (b"upgrade", Field::Upgrade),
-        10 if has(0, b'k') => (b"keep-alive", Field::KeepAlive),
-        10 => (b"connection", Field::Connection),
-        12 => (b"x-request-id", Field::RequestId),
-        14 if has(0, b'h') => (b"http2-settings", Field::Http2Settings),
-        14 => (b"content-length", Field::ContentLength),
-        16 if has(0, b'x') => (b"x-forwarded-host", Field::ForwardedOrigin),
-        16 => (b"proxy-connection", Field::ProxyConnection),
-        17 if has(0, b'x') => (b"x-forwarded-proto", Field::ForwardedOrigin),
-        17 => (b"transfer-encoding", Field::TransferEncoding),
-        23 => (b"x-forwarded-client-cert", Field::ForwardedClientCert),
-        _ => return Field::Other,
-    };
+    match name.len() {
+        2 => named(name, b"te", Field::Te),
+        4 => named(name, b"host", Field::Host),
+        6 => named(name, b"expect", Field::Expect),
+        7 => named(name, b"upgrade", Field::Upgrade),
+        10 if has(0, b'k') => named(name, b"keep-alive", Field::KeepAlive),
+        10 => named(name, b"connection", Field::Connection),
+        12 => named(name, b"x-request-id", Field::RequestId),
+        14 if has(0, b'h') => named(name, b"http2-settings", Field::Http2Settings),
+        14 => named(name, b"content-length", Field::ContentLength),
+        16 if has(0, b'x') => named(name, b"x-forwarded-host", Field::ForwardedOrigin),
+        16 => named(name, b"proxy-connection", Field::ProxyConnection),
+        17 if has(0, b'x') => named(name, b"x-forwarded-proto", Field::ForwardedOrigin),
+        17 => named(name, b"transfer-encoding", Field::TransferEncoding),
+        23 => named(name, b"x-forwarded-client-cert", Field::ForwardedClientCert),
+        _ => Field::Other,
+    }
+}
+
+/// Returns `field` if the name is `known`, and what its lookalike with `_` is.
+#[inline]
+fn named<const N: usize>(name: &[u8], known: &[u8; N], field: Field) -> Field {
+    if is_folded(name, known) {
+        return field;
+    }
     if !same_but_underscores(name, known) {
         return Field::Other;
-    }
-    if !name.contains(&b'_') {
-        return field;
     }
     match field {
         Field::ContentLength | Field::TransferEncoding => Field::FramingLookalike,
@@ -72,6 +77,17 @@ pub(crate) fn classify(name: &[u8]) -> Field {
         Field::ForwardedOrigin => field,
         _ => Field::Other,
     }
+}
+
+/// Whether a name is `known` in any case. The length is known when this is compiled, so a name is compared in words,
+/// not in bytes. In a token only the letters of `known` become them with this bit: a control byte is in no name.
+#[inline]
+fn is_folded<const N: usize>(name: &[u8], known: &[u8; N]) -> bool {
+    let Ok(name) = <&[u8; N]>::try_from(name) else {
+        return false;
+    };
+    let pairs = name.iter().zip(known);
+    pairs.fold(0, |differs, (byte, known)| differs | ((byte | 0x20) ^ known)) == 0
 }
 
 /// Prefix of the names of the mesh's own fields.
@@ -90,9 +106,37 @@ fn same_but_underscores(name: &[u8], known: &[u8]) -> bool {
     })
 }
 
+/// A set of bytes, by which a byte is judged with one load.
+pub(crate) struct ByteSet([bool; 256]);
+
+impl ByteSet {
+    /// The letters and digits of ASCII, and `more`.
+    #[expect(clippy::indexing_slicing, reason = "it runs when this is compiled")]
+    pub(crate) const fn alphanumeric_and(more: &[u8]) -> Self {
+        let mut set = [false; 256];
+        let mut byte = 0u8;
+        while byte < 0x80 {
+            set[byte as usize] = byte.is_ascii_alphanumeric();
+            byte += 1;
+        }
+        let mut at = 0;
+        while at < more.len() {
+            set[more[at] as usize] = true;
+            at += 1;
+        }
+        Self(set)
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, byte: u8) -> bool {
+        self.0.get(usize::from(byte)).is_some_and(|has| *has)
+    }
+}
+
 /// Whether a token may contain `byte` (RFC 9110, section 5.6.2).
 pub(crate) fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    static TOKEN: ByteSet = ByteSet::alphanumeric_and(b"!#$%&'*+-.^_`|~");
+    TOKEN.has(byte)
 }
 
 /// Whether a field value may contain `byte`: anything but control bytes other than a tab.
