@@ -189,7 +189,7 @@ impl Small {
         }
     }
 
-    /// Lets one client after another come, until the other one is refused, or newcomers are.
+    /// Lets one client after another come, until the other one is refused, or they themselves are closed.
     async fn fill(&self, mut client: impl AsyncFnMut()) {
         let begin = Instant::now();
         let mut clients = 0;
@@ -200,9 +200,10 @@ impl Small {
             if answer.status() != 200 {
                 break Some(answer);
             }
-            // On a slow machine memory has room again by the time the other one asks.
-            let newcomers = || self.gateway.metric("tulle_overloads_total", &[]) > 0.0;
-            if begin.elapsed() > LONG / 4 && newcomers() {
+            // On a slow machine memory has room again by the time the other one asks, and only those that
+            // fill it are closed: the newest at once, others as they do not read.
+            let closed = || self.gateway.metric("tulle_connections_shed_total", &[]) > 0.0;
+            if begin.elapsed() > LONG / 4 && closed() {
                 break None;
             }
             assert!(begin.elapsed() < LONG, "nobody was refused");
@@ -211,7 +212,7 @@ impl Small {
         let who = if refused.is_some() {
             "an older one"
         } else {
-            "newcomers"
+            "those that fill it"
         };
         println!("{who} refused after {clients} clients at {own} KiB");
         if let Some(refused) = refused {
