@@ -160,8 +160,6 @@ impl Drop for Group {
     }
 }
 
-/// More of them than there is memory for: the proxy says so in time, ends those who take nothing, and
-/// serves the others again. The kernel ends nobody.
 /// A gateway in a small container, and a client that nobody should keep from being served.
 struct Small {
     gateway: Proxy,
@@ -236,6 +234,8 @@ impl Small {
     }
 }
 
+/// More clients than there is memory for: the proxy says so in time, ends those who take nothing, and
+/// serves the others again. The kernel ends nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_small_container_new_requests_are_refused_and_idle_readers_end() {
     if !is_root() {
