@@ -190,8 +190,8 @@ fn the_user_of_a_workload_has_a_name() {
     let mesh = Mesh::new();
     let script = "id -un; id -gn; getent passwd $(id -u); getent passwd root; echo $USER";
     let spec = format!(
-        "{{command: [sh, -c, '({script}) > $STATE_DIRECTORY/said; exec sleep 1000'], \
-         readinessProbe: {{exec: {{command: [sh, -c, 'test -s $STATE_DIRECTORY/said']}}}}}}"
+        "{{command: [sh, -c, '({script}) > $STATE_DIRECTORY/said; touch $STATE_DIRECTORY/all; exec sleep 1000'], \
+         readinessProbe: {{exec: {{command: [sh, -c, 'test -e $STATE_DIRECTORY/all']}}}}}}"
     );
     up(&mesh, &workload("db", &spec));
     let data = mesh.path().join("state/data/db");

@@ -87,7 +87,9 @@ fn is_folded<const N: usize>(name: &[u8], known: &[u8; N]) -> bool {
         return false;
     };
     let pairs = name.iter().zip(known);
-    pairs.fold(0, |differs, (byte, known)| differs | ((byte | 0x20) ^ known)) == 0
+    pairs.fold(0, |differs, (byte, known)| {
+        differs | ((byte | 0x20) ^ known)
+    }) == 0
 }
 
 /// Prefix of the names of the mesh's own fields.

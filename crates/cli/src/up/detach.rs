@@ -14,12 +14,15 @@ use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
 
 /// Log of what the supervisor says before it has a log, and when it panics.
-pub(super) const WORDS: &str = "up";
+const WORDS: &str = "up";
+/// Ending of that log's name until it is in place.
+const NEW: &str = "new";
 const LONGEST_WORDS: u64 = 64 << 10;
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -98,6 +101,11 @@ fn ended(child: &mut Child) -> Result<Option<ExitStatus>> {
         .or_fail(|| "cannot wait for the supervisor".to_owned())
 }
 
+/// Whether a file has the words of a detached supervisor, or will have them in a moment.
+pub(super) fn is_words(file: &Path, paths: &Paths) -> bool {
+    file == paths.log(WORDS) || file.extension().is_some_and(|e| e == NEW)
+}
+
 /// The supervisor, and what it says.
 fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     let what = || "cannot start the supervisor".to_owned();
@@ -106,7 +114,7 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     let what_words = || format!("cannot write {}", path.display());
     // A new file, put in place at once: that of a mesh which is up already stays its own, and another
     // that starts at this moment has its own, too.
-    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let new = path.with_extension(format!("{}.{NEW}", std::process::id()));
     // One of a process that had this number and was killed here.
     let _ = std::fs::remove_file(&new);
     let words = OpenOptions::new()

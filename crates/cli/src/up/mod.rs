@@ -61,11 +61,10 @@ pub(crate) async fn view(paths: Paths, phases: watch::Receiver<Phase>) {
 pub(crate) fn fresh_logs(paths: &Paths) -> Result<()> {
     let directory = paths.logs();
     let what = || format!("cannot clear {}", directory.display());
-    // The detached supervisor, which is already writing it.
-    let own = paths.log(detach::WORDS);
     for entry in std::fs::read_dir(&directory).or_fail(what)? {
         let entry = entry.or_fail(what)?;
-        if entry.path() == own {
+        // The detached supervisor's, which is already writing it, and that of another which starts now.
+        if detach::is_words(&entry.path(), paths) {
             continue;
         }
         std::fs::remove_file(entry.path()).or_fail(what)?;
