@@ -15,6 +15,8 @@ pub const APPLICATION_METRICS: &str = "tulle.dev/application-metrics";
 pub const ROTATE: &str = "tulle.dev/rotate";
 /// The sidecar's container.
 pub const SIDECAR: &str = "tulle-proxy";
+/// The container of an egress gateway: a member of the mesh like a sidecar, which serves no application.
+pub const EGRESS_GATEWAY: &str = "egress-gateway";
 /// The init container that makes the redirection rules, or makes sure that the node has.
 pub const INIT: &str = "tulle-init";
 /// How that init container ends where there are no rules.

@@ -6,7 +6,7 @@
 //! only warns, and nobody waits for it.
 
 use crate::crd::{Definition, definitions};
-use crate::gateway::CLASS;
+use crate::gateway::{CLASS, EGRESS_CLASS, unserved_egress};
 use crate::install::{SETTINGS, asked_at, metadata, namespace};
 use crate::names::VALIDATOR;
 use crate::review::{self, Request, Review};
@@ -67,6 +67,10 @@ fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
         return Verdict::Good;
     }
     let of_gateway_api = request.kind.group == GATEWAY_GROUP;
+    if of_gateway_api && text(&object, "/spec/gatewayClassName") == Some(EGRESS_CLASS) {
+        let why = unserved_egress(&object["spec"]);
+        return why.map_or(Verdict::Good, unserved);
+    }
     if of_gateway_api && let Some(spec) = object["spec"].as_object_mut() {
         // A cluster's gateways have these fields and a host's do not; the Gateway's status reports on
         // them.
@@ -87,7 +91,7 @@ fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
             // Gateways of other classes get no warning, though such a class may be ours under another
             // name.
             Some(class) if class != CLASS => Verdict::Good,
-            _ => Verdict::Warned(format!("Tulle cannot serve it: {why}")),
+            _ => unserved(why),
         };
     }
     // An object that an earlier version let pass may still get labels.
@@ -97,6 +101,10 @@ fn judge(request: &Request<'_>, trust_domain: &str) -> Verdict {
         return Verdict::Warned(format!("it has no effect: {why}"));
     }
     Verdict::Refused(why)
+}
+
+fn unserved(why: String) -> Verdict {
+    Verdict::Warned(format!("Tulle cannot serve it: {why}"))
 }
 
 /// Reads the trust domain from the controller's settings.
@@ -288,6 +296,12 @@ mod tests {
         let allowed = json!({ "uid": "7", "allowed": true });
         let theirs = ask(GATEWAY_GROUP, gateway("nginx"), Value::Null);
         assert_eq!(theirs, allowed);
+        let egress = ask(GATEWAY_GROUP, gateway("tulle-egress"), Value::Null);
+        let warning = egress["warnings"][0].as_str().unwrap();
+        assert!(warning.contains("listener a: protocol HTTP"), "{warning}");
+        let mut egress = gateway("tulle-egress");
+        egress["spec"]["listeners"][0]["protocol"] = "tulle.dev/CONNECT".into();
+        assert_eq!(ask(GATEWAY_GROUP, egress, Value::Null), allowed);
         let mut served = gateway("tulle");
         served["spec"] = json!({
             "gatewayClassName": "tulle", "addresses": [{ "type": "IPAddress" }],

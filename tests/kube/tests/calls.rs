@@ -5,7 +5,10 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use tests_kube::{CONTROLLER, Cluster, MESH, OnNode, eventually, install};
+use tests_kube::load::{rollout, scale};
+use tests_kube::{
+    CONTROLLER, Cluster, MESH, OnNode, eventually, install, install_gateway_api, install_with,
+};
 
 const PODS: &str = r#"
 apiVersion: v1
@@ -97,6 +100,7 @@ fn calls_go_where_kubernetes_says() {
     clients_stay_with_their_endpoint(&cluster);
     near_endpoints(&cluster);
     an_egress_gateway(&cluster);
+    a_kept_egress_gateway(&cluster);
     an_older_role(&cluster);
     cluster.kubectl(&["delete", "namespace", "calls", "--wait=false"]);
 }
@@ -305,38 +309,135 @@ metadata: { name: node, namespace: calls }
 spec:
   ipAddresses: [10.200.0.2/32]
   ports: [{ number: 8099, protocol: http }]
-  gateway: { service: way-out, port: 3128 }
+  gateway: { service: @SERVICE@, port: 3128 }
 "#;
+
+fn egress(cluster: &Cluster, service: &str) {
+    cluster.apply(&EGRESS.replace("@SERVICE@", service));
+}
+
+/// Waits until the client's call to the server on the node is answered so.
+fn fetches(cluster: &Cluster, expected: &str) {
+    let words = ["bookinfo", "fetch", "http://10.200.0.2:8099/"];
+    eventually(&format!("the node is fetched with {expected}"), || {
+        let said = cluster.exec("calls", "deployment/client", &words).1;
+        println!("{said}");
+        said.contains(expected)
+    });
+}
+
+/// Waits until a condition of an object has this status; returns its message.
+fn await_condition(cluster: &Cluster, object: &[&str], kind: &str, expected: &str) -> String {
+    let mut message = String::new();
+    eventually(&format!("{kind} of {object:?} is {expected}"), || {
+        let object = cluster.get_json(&[&["-n", "calls"], object].concat());
+        let conditions = object["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let found = conditions.find(|c| c["type"] == kind && c["status"] == expected);
+        let said = found.map(|c| c["message"].as_str().unwrap_or_default().to_owned());
+        said.map(|said| message = said).is_some()
+    });
+    message
+}
 
 fn an_egress_gateway(cluster: &Cluster) {
     let _server = OnNode::serve(cluster, "10.200.0.2", 8099);
-    let fetches = |expected: &str| {
-        let words = ["bookinfo", "fetch", "http://10.200.0.2:8099/"];
-        eventually(&format!("the node is fetched with {expected}"), || {
-            let said = cluster.exec("calls", "deployment/client", &words).1;
-            println!("{said}");
-            said.contains(expected)
-        });
-    };
     let resolved = |expected: &str| {
-        eventually(&format!("ResolvedRefs is {expected}"), || {
-            let egress = cluster.get_json(&["-n", "calls", "egress", "node"]);
-            let conditions = egress["status"]["conditions"].as_array();
-            let mut conditions = conditions.into_iter().flatten();
-            conditions.any(|c| c["type"] == "ResolvedRefs" && c["status"] == expected)
-        });
+        await_condition(cluster, &["egress", "node"], "ResolvedRefs", expected);
     };
-    cluster.apply(EGRESS);
+    egress(cluster, "way-out");
     resolved("False");
-    fetches("no_service");
+    fetches(cluster, "no_service");
     let image = format!("localhost/bookinfo:{}", env!("CARGO_PKG_VERSION"));
     cluster.apply(&GATEWAY.replace("@IMAGE@", &image));
     cluster.await_deployment("calls", "way-out");
     resolved("True");
-    fetches("Directory listing");
+    fetches(cluster, "Directory listing");
     // It was by that way: without it there is none.
-    cluster.kubectl(&["-n", "calls", "scale", "deployment/way-out", "--replicas=0"]);
-    fetches("no_endpoint");
+    scale(cluster, "calls", "deployment/way-out", 0);
+    fetches(cluster, "no_endpoint");
+    cluster.kubectl(&["-n", "calls", "delete", "egress", "node"]);
+}
+
+/// The same by a Gateway, for which the controller keeps the Deployment and the Service.
+const KEPT: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: { name: kept, namespace: calls }
+spec:
+  gatewayClassName: tulle-egress
+  listeners: [{ name: connect, port: 3128, protocol: tulle.dev/CONNECT }]
+"#;
+
+fn a_kept_egress_gateway(cluster: &Cluster) {
+    install_gateway_api(cluster);
+    install_with(cluster, &["gateways.namespaces=[calls]"]);
+    let _server = OnNode::serve(cluster, "10.200.0.2", 8099);
+    cluster.apply(KEPT);
+    let programmed =
+        |expected: &str| await_condition(cluster, &["gateway", "kept"], "Programmed", expected);
+    let way = programmed("True");
+    assert!(way.contains("service: kept-tulle, port: 3128"), "{way}");
+    let label = ["-l", "gateway.networking.k8s.io/gateway-name=kept"];
+    let pods = || {
+        let pods = cluster.get_json(&[&["-n", "calls", "pods"], &label[..]].concat());
+        pods["items"].as_array().unwrap().clone()
+    };
+    let gateway = pods()[0].clone();
+    let containers = gateway["spec"]["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1);
+    assert!(gateway["spec"].get("initContainers").is_none());
+
+    // A gateway alone lets nothing out.
+    fetches(cluster, "no_service");
+    egress(cluster, "kept-tulle");
+    fetches(cluster, "Directory listing");
+    // The gateway knows who came.
+    let metrics = format!("http://{}:15020/metrics", ip(&gateway));
+    let client = "source_principal=\"spiffe://cluster.local/ns/calls/sa/default\"";
+    eventually("the gateway counts its caller", || {
+        let metrics = cluster.curl(&metrics);
+        let mut tunnels = metrics
+            .lines()
+            .filter(|l| l.starts_with("istio_tcp_connections_opened_total"));
+        tunnels.any(|l| l.contains(client) && l.contains("\"mutual_tls\""))
+    });
+    // No Egress names this port.
+    let words = ["bookinfo", "fetch", "http://10.200.0.2:8098/"];
+    let said = cluster.exec("calls", "deployment/client", &words).1;
+    assert!(said.contains("egress_denied"), "{said}");
+    // A caller without a certificate gets no tunnel.
+    let proxy = format!("http://{}:3128", ip(&gateway));
+    let tunnel = ["exec", "curl", "--silent", "--show-error", "--proxytunnel"];
+    let done = cluster
+        .command(&tunnel)
+        .args([
+            "--max-time",
+            "20",
+            "--proxy",
+            &proxy,
+            "http://10.200.0.2:8099/",
+        ])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(!done.status.success() && error.contains("403"), "{error}");
+
+    rollout(cluster, "calls", "deployment/kept-tulle");
+    eventually("another pod serves", || {
+        pods().iter().all(|p| name(p) != name(&gateway))
+    });
+    fetches(cluster, "Directory listing");
+    programmed("True");
+    // It was by that way: without it there is none.
+    scale(cluster, "calls", "deployment/kept-tulle", 0);
+    fetches(cluster, "no_endpoint");
+    programmed("False");
+    scale(cluster, "calls", "deployment/kept-tulle", 1);
+    fetches(cluster, "Directory listing");
+    cluster.kubectl(&["-n", "calls", "delete", "gateway", "kept"]);
+    await_condition(cluster, &["egress", "node"], "ResolvedRefs", "False");
+    fetches(cluster, "no_service");
     cluster.kubectl(&["-n", "calls", "delete", "egress", "node"]);
 }
 

@@ -9,7 +9,7 @@ use crate::output::line;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use tulle_kube::gateway::CLASS;
+use tulle_kube::gateway::CLASSES;
 use tulle_kube::names::{CNI, CONTROLLER, LEASE, TRUST_BUNDLE};
 use tulle_kube::root::SECRET;
 
@@ -167,7 +167,7 @@ async fn unserved(cluster: &Cluster) -> Result<()> {
         "conditions": [condition("Accepted"), condition("Programmed")], "listeners": [], "addresses": [],
     } });
     let mut gateways = cluster.list(kind).await?;
-    gateways.retain(|gateway| text(gateway, "/spec/gatewayClassName") == CLASS);
+    gateways.retain(|gateway| CLASSES.contains(&text(gateway, "/spec/gatewayClassName")));
     for path in paths(kind, &gateways) {
         cluster.patch(&format!("{path}/status"), &status).await?;
         line(&format!(

@@ -5,7 +5,7 @@ use super::cluster::Cluster;
 use crate::failure::{Failure, Result};
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
-use tulle_kube::names::SIDECAR;
+use tulle_kube::names::{EGRESS_GATEWAY, SIDECAR};
 
 /// Administration of a sidecar, on its pod's loopback.
 pub(crate) const ADMIN_PORT: u16 = 15000;
@@ -15,8 +15,8 @@ pub(crate) const NO_SIDECARS: &str =
 /// Pods that are asked at a time.
 const AT_A_TIME: usize = 16;
 
-/// The container of a gateway's proxy.
-const GATEWAY: &str = "gateway";
+/// The containers of gateways' proxies.
+const GATEWAYS: [&str; 2] = ["gateway", EGRESS_GATEWAY];
 
 /// A pod with a sidecar, or of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,8 @@ impl Meshed {
         }
         let part = text(pod, "/metadata/labels/app.kubernetes.io~1part-of");
         let named = |name: &str| containers(pod).find(|c| text(c, "/name") == name);
-        let of_gateway = || named(GATEWAY).filter(|_| part == "tulle");
+        let of_gateway = || GATEWAYS.into_iter().find_map(named);
+        let of_gateway = || of_gateway().filter(|_| part == "tulle");
         let sidecar = named(SIDECAR).or_else(of_gateway)?;
         let container = text(sidecar, "/name");
         let state = status(pod, container);
@@ -87,7 +88,7 @@ impl Meshed {
             restarts: state
                 .and_then(|s| s.pointer("/restartCount")?.as_u64())
                 .unwrap_or_default(),
-            gateway: container == GATEWAY,
+            gateway: container != SIDECAR,
         })
     }
 }
@@ -341,8 +342,10 @@ mod tests {
         assert_eq!(Meshed::from_pod(&ended), None);
         let mut gateway = none;
         gateway["metadata"]["labels"]["app.kubernetes.io/part-of"] = "tulle".into();
-        gateway["spec"]["containers"][0]["name"] = "gateway".into();
-        assert!(Meshed::from_pod(&gateway).unwrap().gateway);
+        for container in ["gateway", "egress-gateway"] {
+            gateway["spec"]["containers"][0]["name"] = container.into();
+            assert!(Meshed::from_pod(&gateway).unwrap().gateway);
+        }
         assert!(Target::Workload("deployment", "web").takes_plain(&pod()));
         assert!(!Target::Workload("deployment", "db").takes_plain(&pod()));
         let mut alone = pod();

@@ -77,8 +77,10 @@ pub struct ClusterPod {
     pub opaque: Vec<u16>,
     /// Ports that clients reach without its sidecar.
     pub direct: Vec<u16>,
-    /// It has a sidecar.
+    /// It has a sidecar, or is an egress gateway.
     pub sidecar: bool,
+    /// It is nothing but an egress gateway, so all its ports take CONNECT and nothing else.
+    pub egress_gateway: bool,
     /// `region` or `region/zone` of its node.
     pub locality: String,
     /// Its node; empty: unknown.
@@ -662,12 +664,15 @@ fn accepts(
     let mut ports = Vec::with_capacity(served.len());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     for (number, served) in served {
-        let egress = served.is_egress_gateway(inputs);
+        let egress = pod.egress_gateway || served.is_egress_gateway(inputs);
         let mut held = served.held(inputs);
         if let Some(rule) = held.iter().flatten().next().filter(|_| egress) {
+            let gateway = match pod.egress_gateway {
+                true => "it is an egress gateway's",
+                false => "an Egress makes it an egress gateway",
+            };
             held = Err(format!(
-                "an Egress makes it an egress gateway, and {} is about requests, which tunnels hide: take one \
-                 of them away",
+                "{gateway}, and {} is about requests, which tunnels hide: take one of them away",
                 rule.name
             ));
         }

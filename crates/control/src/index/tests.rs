@@ -554,10 +554,19 @@ fn explains_what_leaves_the_mesh() {
             .unwrap()
     };
     let answer = outside(&index, "gateway", "books.example.com", 0);
-    assert!(
-        !answer.allowed && answer.reason.contains("allowEgress"),
-        "{answer:?}"
+    assert!(!answer.allowed, "{answer:?}");
+    assert_eq!(
+        answer.reason,
+        "no Egress lets anyone out, and Mesh spec.allowEgress is false: HTTP is answered with 502, any other \
+         connection is reset"
     );
+    // An Egress that refers to something absent gives proxies no rule either.
+    let dangling = json!({
+        "hosts": ["x.test"], "matches": [{ "kind": "HTTPRouteGroup", "name": "absent" }],
+    });
+    index.apply([object("tulle.dev/v1alpha1", "Egress", "out", dangling)]);
+    let answer = outside(&index, "gateway", "books.example.com", 0);
+    assert!(answer.reason.contains("502"), "{answer:?}");
     let spec = json!({
         "hosts": ["*.example.com"], "ipAddresses": ["203.0.113.0/24"],
         "ports": [{ "number": 80 }],
@@ -577,12 +586,25 @@ fn explains_what_leaves_the_mesh() {
         ("gateway", "203.0.113.1", 80, "host 203.0.113.1 not listed"),
     ] {
         let answer = outside(&index, from, to, port);
-        assert!(
-            !answer.allowed && answer.reason.contains("403"),
-            "{answer:?}"
+        assert!(!answer.allowed, "{answer:?}");
+        assert_eq!(
+            answer.reason,
+            "no Egress lets it out: HTTP is denied with 403, any other connection is reset"
         );
         let outcome = &answer.considered[0].outcome;
         assert!(outcome.contains(why), "{outcome:?} lacks {why:?}");
+    }
+    // A method or a path says that it is HTTP.
+    for (method, path) in [("GET", "/novels"), ("POST", "")] {
+        let asked = v1::ExplainRequest {
+            from: "ratings".into(),
+            to: "books.example.com".into(),
+            method: method.into(),
+            path: path.into(),
+            ..Default::default()
+        };
+        let answer = index.explain(&asked).unwrap();
+        assert_eq!(answer.reason, "no Egress lets it out: denied with 403");
     }
 }
 

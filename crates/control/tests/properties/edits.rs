@@ -124,6 +124,7 @@ pub(crate) fn pod(
         addresses: vec![ip.parse().expect("an address")],
         ports: ports.to_vec(),
         sidecar,
+        egress_gateway: false,
         locality: String::new(),
         opaque: Vec::new(),
         direct: Vec::new(),

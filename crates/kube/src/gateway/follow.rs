@@ -236,7 +236,7 @@ impl Teller {
             }
         }
         self.gateways.retain(|key, _| {
-            let stays = plan.contains_key(key);
+            let stays = plan.get(key).is_some_and(|planned| !planned.egress);
             if !stays {
                 edits.push(Edit::RemoveGateway(key.qualified()));
             }

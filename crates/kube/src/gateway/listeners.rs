@@ -4,7 +4,8 @@ use super::certificate;
 use super::view::{
     Gateway, Key, Listener, Own, Reference, RouteKind, Text, TextKey, TextState, Validation, View,
 };
-use super::{NOT_PERMITTED, no_rights};
+use super::{CLASS, CONNECT, EGRESS_CLASS, NOT_PERMITTED, no_rights};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 use tulle_control::index;
@@ -65,18 +66,28 @@ pub(super) fn judge<'a>(
         let tls = listener.tls.as_ref();
         let of_listener = tls.and_then(|tls| tls.frontend_validation.as_ref());
         let (kinds, bad_kind) = kinds(listener);
+        let refused = match gateway.is_egress() {
+            true => refused_egress(gateway, listener),
+            false => refused(listener),
+        };
         let mut judged = Judged {
             listener,
-            kinds,
+            kinds: if gateway.is_egress() {
+                Vec::new()
+            } else {
+                kinds
+            },
             conflict: conflict(listener, &gateway.spec.listeners),
-            refused: refused(listener),
+            refused,
             unresolved: bad_kind,
             expired: None,
             until: None,
             validation: of_listener.or(of_port.filter(|_| listener.protocol == "HTTPS")),
             texts: BTreeSet::new(),
         };
-        references(&mut judged, view, own, key, now);
+        if judged.refused.is_none() {
+            references(&mut judged, view, own, key, now);
+        }
         judged
     });
     judged.collect()
@@ -89,11 +100,51 @@ fn refused(listener: &Listener) -> Option<Trouble> {
             let text = format!("protocol {} has no `tls`: remove it", listener.protocol);
             Some(("Invalid", text))
         }
+        (CONNECT, _) => {
+            let text = format!(
+                "protocol {CONNECT} is that of egress gateways: make a Gateway of the class {EGRESS_CLASS}"
+            );
+            Some(("UnsupportedProtocol", text))
+        }
         (other, _) => Some((
             "UnsupportedProtocol",
             format!("protocol {other} is not supported: use HTTP, HTTPS, TLS or TCP"),
         )),
     }
+}
+
+/// Returns why the first listener that an egress gateway cannot have is not served; `spec` is its Gateway's.
+pub(crate) fn unserved_egress(spec: &Value) -> Option<String> {
+    let gateway = Gateway::with_spec(spec.clone());
+    let mut listeners = gateway.spec.listeners.iter();
+    listeners.find_map(|listener| {
+        let (_, why) = refused_egress(&gateway, listener)?;
+        Some(format!("listener {}: {why}", listener.name))
+    })
+}
+
+/// Returns why an egress gateway cannot have a listener as it is. Its callers show certificates of the mesh, and
+/// Egresses say where they may go, so a listener is a port and nothing else.
+fn refused_egress(gateway: &Gateway, listener: &Listener) -> Option<Trouble> {
+    let Listener { protocol, .. } = listener;
+    if protocol != CONNECT {
+        let text = format!(
+            "protocol {protocol} is not that of an egress gateway: use {CONNECT}, or the class {CLASS} for clients \
+             outside the mesh"
+        );
+        return Some(("UnsupportedProtocol", text));
+    }
+    let field = match listener {
+        _ if listener.tls.is_some() => "tls",
+        _ if listener.hostname.as_ref().is_some_and(|h| !h.is_empty()) => "hostname",
+        _ if gateway.spec.tls.frontend.is_some() => "spec.tls.frontend",
+        _ => return None,
+    };
+    let text = format!(
+        "an egress gateway has no `{field}`: callers show a certificate of the mesh, and Egresses name the hosts; \
+         remove it"
+    );
+    Some(("Invalid", text))
 }
 
 /// Returns the protocol that a port's connections begin with; two protocols on one port cannot be

@@ -8,6 +8,9 @@
 //!
 //! Gateway API's kinds are watched once, by [`crate::source`]. So a route's status and the gateway's behaviour come
 //! from the same moment. All replicas of the controller feed their index; only the leader writes. [`plan`] is pure.
+//!
+//! A Gateway of the class [`EGRESS_CLASS`] is an egress gateway, for callers in the mesh. It runs as the same
+//! objects, and the index knows its pods as members of the mesh, not as a gateway with routes.
 
 pub(crate) mod attach;
 mod certificate;
@@ -26,14 +29,21 @@ mod write;
 #[cfg(test)]
 pub(crate) use follow::Told;
 pub use follow::{MISSING, Surroundings, follow};
+pub(crate) use listeners::unserved_egress;
 pub(crate) use objects::{METRICS_PORT_NAME, labels};
 pub use view::View;
 
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};
 
-/// The class that is always there.
+/// The class of gateways for clients outside the mesh.
 pub const CLASS: &str = "tulle";
+/// The class of egress gateways.
+pub const EGRESS_CLASS: &str = "tulle-egress";
+/// The classes that are always there.
+pub const CLASSES: [&str; 2] = [CLASS, EGRESS_CLASS];
+/// The protocol of an egress gateway's listeners: CONNECT in the mesh's own TLS.
+const CONNECT: &str = "tulle.dev/CONNECT";
 const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
@@ -103,6 +113,11 @@ pub fn rights() -> Vec<Value> {
         json!({ "apiGroups": ["apps"], "resources": ["deployments"], "verbs": all }),
         json!({ "apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": keep }),
     ]
+}
+
+/// Returns the name of the Service that a Gateway is reached by.
+pub(crate) fn service_name(gateway: &view::Key) -> String {
+    objects::place(gateway).name
 }
 
 /// Says that the controller lacks rights in a namespace, and what to do.

@@ -4,7 +4,9 @@ use super::ports;
 use super::view::{Class, Gateway, Key, Labels};
 use crate::ingress;
 use crate::inject::{Resources, Settings, containers, options::Options};
-use crate::names::{HEALTH_PORT, IDENTITY_DIRECTORY, METRICS_PORT, SIDECAR_UID, STATE_DIRECTORY};
+use crate::names::{
+    EGRESS_GATEWAY, HEALTH_PORT, IDENTITY_DIRECTORY, METRICS_PORT, SIDECAR_UID, STATE_DIRECTORY,
+};
 use crate::scrape;
 use aws_lc_rs::digest;
 use serde_json::{Value, json};
@@ -37,6 +39,7 @@ pub(super) const APP: &str = "tulle-gateway";
 /// The wishes of a Gateway's and its class's annotations about the objects it runs as.
 #[derive(Debug, Clone)]
 pub(super) struct GatewayParameters {
+    egress: bool,
     service_type: String,
     replicas: Option<u32>,
     proxy: Options,
@@ -59,12 +62,19 @@ impl GatewayParameters {
         };
         let mut given = own(&class.annotations);
         given.extend(own(&gateway.spec.infrastructure.annotations));
+        let egress = gateway.is_egress();
+        // The first is the default. Nobody outside the cluster has a use for an egress gateway.
+        let (possible, use_one): (&[&str], _) = match egress {
+            true => (&["ClusterIP"], "an egress gateway has ClusterIP"),
+            false => (
+                &["LoadBalancer", "NodePort", "ClusterIP"],
+                "use LoadBalancer, NodePort or ClusterIP",
+            ),
+        };
         let service_type = given.remove(SERVICE_TYPE);
-        let service_type = service_type.unwrap_or_else(|| "LoadBalancer".into());
-        if !["LoadBalancer", "NodePort", "ClusterIP"].contains(&service_type.as_str()) {
-            return Err(format!(
-                "{SERVICE_TYPE} is {service_type:?}: use LoadBalancer, NodePort or ClusterIP"
-            ));
+        let service_type = service_type.unwrap_or_else(|| possible[0].into());
+        if !possible.contains(&service_type.as_str()) {
+            return Err(format!("{SERVICE_TYPE} is {service_type:?}: {use_one}"));
         }
         let replicas = given.remove(REPLICAS).map(|text| {
             let number = text
@@ -81,6 +91,11 @@ impl GatewayParameters {
             Some((key, value))
         });
         let of_proxies: BTreeMap<String, String> = of_proxies.collect();
+        if let Some(other) = given.keys().next().filter(|_| egress) {
+            return Err(format!(
+                "{other} has no effect on an egress gateway: remove it"
+            ));
+        }
         let defaults = Settings {
             resources: Resources {
                 cpu_request: "100m".into(),
@@ -92,6 +107,7 @@ impl GatewayParameters {
         };
         let pod = json!({ "metadata": { "annotations": of_proxies } });
         Ok(Self {
+            egress,
             service_type,
             replicas: replicas.transpose()?,
             proxy: Options::from_pod(&pod, &defaults).map_err(|e| e.to_string())?,
@@ -267,10 +283,13 @@ fn pod(
 ) -> Value {
     let trust_domain = &settings.trust_domain;
     let listeners = targets.iter().map(|(port, target)| {
-        json!({
-            "address": format!("[::]:{target}"), "kind": "gateway",
-            "gateway": key.qualified(), "port": port,
-        })
+        let address = format!("[::]:{target}");
+        match wishes.egress {
+            true => json!({ "address": address, "kind": "inboundPort", "port": target }),
+            false => json!({
+                "address": address, "kind": "gateway", "gateway": key.qualified(), "port": port,
+            }),
+        }
     });
     let config = json!({
         "identity": format!("spiffe://{trust_domain}/ns/{}/sa/{account}", key.namespace),
@@ -294,7 +313,7 @@ fn pod(
     let own =
         own.map(|(name, port)| json!({ "name": name, "containerPort": port, "protocol": "TCP" }));
     let mut container = json!({
-        "name": "gateway",
+        "name": if wishes.egress { EGRESS_GATEWAY } else { "gateway" },
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["--config-env", "TULLE_CONFIG"],

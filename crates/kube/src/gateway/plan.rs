@@ -1,7 +1,7 @@
 //! Makes all decisions about gateways from what is known. No I/O.
 
 use super::gateway_spec;
-use super::listeners::{self, Trouble};
+use super::listeners::{self, Judged, Trouble};
 use super::objects::{self, GatewayParameters};
 use super::status::{self, Known};
 use super::view::{Access, Class, Gateway, Key, Own, TextKey, View};
@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 use tulle_control::index::{Attachment, ClusterGateway, ObjectProblem};
+use tulle_model::manifest::GatewaySpec;
 use tulle_model::namespaced::Namespaced;
 
 /// The decision about a gateway of ours.
@@ -18,6 +19,8 @@ use tulle_model::namespaced::Namespaced;
 pub(super) struct Planned {
     /// The gateway for the index; `None`: the index keeps what it has.
     pub(super) told: Option<ClusterGateway>,
+    /// An egress gateway is none for the index, which knows its pods.
+    pub(super) egress: bool,
     /// The objects that shall exist; empty: nothing new.
     pub(super) objects: Vec<Value>,
     pub(super) status: Value,
@@ -104,12 +107,13 @@ fn one(
             let text = "none of its listeners can be served: see their conditions";
             trouble = Some(("ListenersNotValid", text.to_owned()));
         }
-        Ok(wishes) => match gateway_spec::spec(key, &listeners, wishes) {
+        Ok(wishes) => match spec(key, gateway, &listeners, wishes) {
             Err(why) => trouble = Some(why),
             Ok(spec) => {
                 let seen = |text| own.texts.contains_key(text);
                 // A gateway whose Secrets are not all read yet would look as if they did not exist.
-                if texts.iter().all(seen)
+                if let Some(spec) = spec
+                    && texts.iter().all(seen)
                     && let Some(name) = Namespaced::new(&key.name, &key.namespace)
                 {
                     told = Some(ClusterGateway {
@@ -135,16 +139,31 @@ fn one(
         trouble: trouble.as_ref(),
         denied: denied.as_deref(),
         attached: &routes,
+        name: &place.name,
         service: own.services.get(&place),
         deployment: own.deployments.get(&place),
     });
     Planned {
         told,
+        egress: gateway.is_egress(),
         objects: made,
         status,
         texts,
         until: listeners.iter().filter_map(|l| l.until).min(),
         problems: Vec::new(),
+    }
+}
+
+/// Returns what the index shall know of a gateway; nothing of one for egress.
+fn spec(
+    key: &Key,
+    gateway: &Gateway,
+    listeners: &[Judged<'_>],
+    wishes: &GatewayParameters,
+) -> Result<Option<GatewaySpec>, Trouble> {
+    match gateway.is_egress() {
+        true => Ok(None),
+        false => gateway_spec::spec(key, listeners, wishes).map(Some),
     }
 }
 
@@ -176,6 +195,8 @@ fn wishes(
         .map_err(|why| ("InvalidParameters", why))
 }
 
+#[cfg(test)]
+mod egress_tests;
 #[cfg(test)]
 mod ingress_tests;
 #[cfg(test)]

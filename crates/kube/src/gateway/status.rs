@@ -2,10 +2,10 @@
 
 use super::listeners::{Judged, Trouble};
 use super::view::{Class, Deployment, Gateway, Service};
-use super::{FEATURES, NOT_PERMITTED};
+use super::{EGRESS_CLASS, FEATURES, NOT_PERMITTED};
 use crate::status::{Condition, conditions};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Good unless there is a trouble.
 fn condition(kind: &'static str, trouble: Option<&Trouble>, good: &str) -> Condition {
@@ -16,13 +16,15 @@ fn condition(kind: &'static str, trouble: Option<&Trouble>, good: &str) -> Condi
 }
 
 /// The status of a class of ours.
-pub(super) fn class(class: &Class) -> Value {
+pub(super) fn class(name: &str, class: &Class) -> Value {
     let trouble: Option<Trouble> = class.spec.parameters_ref.as_ref().map(|_| {
         let text = "parametersRef is not read: use annotations of the class";
         ("InvalidParameters", text.to_owned())
     });
     let accepted = condition("Accepted", trouble.as_ref(), "Accepted");
-    let features = FEATURES.iter().map(|name| json!({ "name": name }));
+    // An egress gateway has none of the features that Gateway API names: they are about routes.
+    let features = FEATURES.iter().filter(|_| name != EGRESS_CLASS);
+    let features = features.map(|name| json!({ "name": name }));
     let mut status = conditions(&class.status, &[accepted], Some(class.generation));
     status["supportedFeatures"] = features.collect();
     status
@@ -38,6 +40,8 @@ pub(super) struct Known<'a> {
     pub(super) denied: Option<&'a str>,
     /// Routes of each listener.
     pub(super) attached: &'a BTreeMap<&'a str, usize>,
+    /// The name of its Service.
+    pub(super) name: &'a str,
     pub(super) service: Option<&'a Service>,
     pub(super) deployment: Option<&'a Deployment>,
 }
@@ -59,7 +63,12 @@ pub(super) fn gateway(known: &Known<'_>) -> Value {
     };
     let addresses = known.service.map(addresses).unwrap_or_default();
     let pending = pending(known, &addresses);
-    let programmed = condition("Programmed", pending.as_ref(), "Programmed");
+    let programmed = match pending {
+        None if known.gateway.is_egress() => {
+            Condition::new("Programmed", true, "Programmed", &way_out(known))
+        }
+        _ => condition("Programmed", pending.as_ref(), "Programmed"),
+    };
     let listeners = known.listeners.iter();
     let listeners = listeners.map(|l| listener(known, l, pending.as_ref()));
     let Gateway {
@@ -69,6 +78,19 @@ pub(super) fn gateway(known: &Known<'_>) -> Value {
     status["listeners"] = listeners.collect();
     status["addresses"] = addresses.into();
     status
+}
+
+/// Says how an Egress goes through an egress gateway.
+fn way_out(known: &Known<'_>) -> String {
+    let served = known.listeners.iter().filter(|l| l.is_accepted());
+    let ports: BTreeSet<u16> = served.map(|l| l.listener.port).collect();
+    let name = known.name;
+    let ways = ports.iter();
+    let ways: Vec<String> = ways
+        .map(|port| format!("gateway: {{ service: {name}, port: {port} }}"))
+        .collect();
+    let ways = ways.join(" or ");
+    format!("an Egress of this namespace goes through it with `{ways}`")
 }
 
 /// Whether a condition holds.

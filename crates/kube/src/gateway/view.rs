@@ -226,6 +226,11 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
+    /// Whether it is for callers in the mesh whose requests leave it.
+    pub(crate) fn is_egress(&self) -> bool {
+        self.spec.gateway_class_name == super::EGRESS_CLASS
+    }
+
     /// A gateway that is no object: with this spec, and without a status of its own.
     pub(crate) fn with_spec(spec: Value) -> Self {
         Self {

@@ -52,9 +52,11 @@ impl Writer {
     ) -> bool {
         let mut good = true;
         own.refused.retain(|key, _| plan.contains_key(key));
-        if !view.classes.contains_key(super::CLASS) {
-            let made = self.make_class().await;
-            good &= self.tell(format!("GatewayClass {}", super::CLASS), made);
+        for class in super::CLASSES {
+            if !view.classes.contains_key(class) {
+                let made = self.make_class(class).await;
+                good &= self.tell(format!("GatewayClass {class}"), made);
+            }
         }
         for (key, planned) in plan {
             let made = self.gateway(own, key, planned).await;
@@ -97,7 +99,7 @@ impl Writer {
         }
     }
 
-    async fn make_class(&self) -> kube::Result<()> {
+    async fn make_class(&self, name: &str) -> kube::Result<()> {
         // The groups are asked for first: the client logs every 404 of a path that the API server does not
         // know.
         let groups = self.client.list_api_groups().await?.groups;
@@ -105,10 +107,14 @@ impl Writer {
             return Ok(());
         }
         let api = self.api("", super::GROUP, "v1", "GatewayClass", "gatewayclasses");
+        let description = match name {
+            super::EGRESS_CLASS => "Proxies by which calls of workloads leave the Tulle mesh",
+            _ => "Proxies of the Tulle mesh for clients outside it",
+        };
         let class = json!({
             "apiVersion": super::API_VERSION, "kind": "GatewayClass",
             "metadata": {
-                "name": super::CLASS,
+                "name": name,
                 "labels": {
                     "app.kubernetes.io/part-of": "tulle",
                     "app.kubernetes.io/managed-by": "tulle",
@@ -116,7 +122,7 @@ impl Writer {
             },
             "spec": {
                 "controllerName": super::CONTROLLER_NAME,
-                "description": "Proxies of the Tulle mesh for clients outside it",
+                "description": description,
             },
         });
         let class = serde_json::from_value(class).map_err(kube::Error::SerdeError)?;
@@ -261,7 +267,7 @@ pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: 
     let ours = view.classes.iter();
     let ours = ours.filter(|(_, class)| class.spec.controller_name == super::CONTROLLER_NAME);
     let classes = ours.filter_map(|(name, class)| {
-        let status = status::class(class);
+        let status = status::class(name, class);
         let wish = wish(name, "", &class.resource_version, &class.status, status)?;
         Some((name.clone(), wish))
     });

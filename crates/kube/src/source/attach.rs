@@ -97,6 +97,10 @@ fn attach(
         let text = format!("a gateway takes no {}", kind.kind);
         return Err(("NotAllowedByListeners", text));
     };
+    if gateway.is_egress() {
+        let text = format!("Gateway {gateway_key} is an egress gateway, which takes no routes");
+        return Err(("NotAllowedByListeners", text));
+    }
     let of = |field: &str| text(&route["metadata"], field);
     let key = Key::new(of("namespace"), of("name"));
     let spec = RouteSpec::deserialize(&route["spec"]).unwrap_or_default();

@@ -360,7 +360,12 @@ impl Objects {
             let from = (kind.group, kind.kind, namespace);
             unresolved = refs::targets(&object["spec"], namespace, state);
             if kind.kind == "Egress" {
-                unresolved.extend(refs::egress_gateway(&object["spec"], namespace, state));
+                unresolved.extend(refs::egress_gateway(
+                    &object["spec"],
+                    namespace,
+                    state,
+                    &self.view,
+                ));
             }
             let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
             unresolved.extend(backends);

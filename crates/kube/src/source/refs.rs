@@ -6,6 +6,8 @@
 use super::grants::{From, Grants};
 use super::kinds::Kind;
 use super::state::State;
+use crate::gateway::service_name;
+use crate::gateway::view::{Key, View};
 use serde_json::{Value, json};
 
 /// A name that no backend has. Requests for it are answered with an error.
@@ -115,11 +117,25 @@ fn backend_is_good(
 
 /// The port of a Service that an Egress goes through, if it is not there. Until it is, the Egress lets nobody
 /// out.
-pub(super) fn egress_gateway(spec: &Value, namespace: &str, state: &State) -> Option<Unresolved> {
+pub(super) fn egress_gateway(
+    spec: &Value,
+    namespace: &str,
+    state: &State,
+    view: &View,
+) -> Option<Unresolved> {
     let gateway = spec.get("gateway")?;
     let (name, port) = (text(gateway, "service"), gateway["port"].as_u64());
     let message = match state.ports(&format!("{name}.{namespace}")) {
-        None => format!("there is no Service {name} in the namespace {namespace}"),
+        None => {
+            let key = Key::new(namespace, name);
+            let gateway = view.gateways.get(&key).filter(|g| g.is_egress());
+            let hint = gateway.map(|_| {
+                let service = service_name(&key);
+                format!(" (that of the Gateway {name} is {service})")
+            });
+            let hint = hint.unwrap_or_default();
+            format!("there is no Service {name} in the namespace {namespace}{hint}")
+        }
         Some(mut ports) => {
             if ports.any(|(_, p)| Some(u64::from(p)) == port) {
                 return None;

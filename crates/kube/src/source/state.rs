@@ -11,7 +11,8 @@ use tulle_model::namespaced::{Namespaced, namespace_of};
 
 use crate::inject;
 use crate::names::{
-    EXCLUDE_INBOUND_PORTS, HEALTH_PORT, METRICS_PORT, OPAQUE_PORTS, PROFILE, SIDECAR,
+    EGRESS_GATEWAY, EXCLUDE_INBOUND_PORTS, HEALTH_PORT, METRICS_PORT, OPAQUE_PORTS, PROFILE,
+    SIDECAR,
 };
 
 /// Zones that an endpoint may be meant for, as in Kubernetes.
@@ -82,6 +83,7 @@ struct SeenPod {
     opaque: Vec<u16>,
     direct: Vec<u16>,
     sidecar: bool,
+    egress_gateway: bool,
     node: String,
     /// The pod has its node's network, and so is no pod of the mesh.
     of_node: bool,
@@ -274,7 +276,9 @@ impl State {
             .flatten();
         let init = spec.init_containers.iter().flatten();
         let all = spec.containers.iter().chain(init);
-        let own = all.clone().filter(|c| c.name != SIDECAR);
+        let runs = |name: &str| all.clone().any(|c| c.name == name);
+        let proxies = [SIDECAR, EGRESS_GATEWAY];
+        let own = all.clone().filter(|c| !proxies.contains(&&*c.name));
         let ports = own.flat_map(|c| c.ports.iter().flatten());
         let ports = ports.filter(|p| is_tcp(p.protocol.as_deref()));
         let account = spec.service_account_name.clone();
@@ -287,7 +291,8 @@ impl State {
                 .collect(),
             opaque: opaque_ports("Pod", &key, &pod.metadata),
             direct: direct_ports(&pod.metadata),
-            sidecar: all.clone().any(|c| c.name == SIDECAR),
+            sidecar: proxies.into_iter().any(runs),
+            egress_gateway: runs(EGRESS_GATEWAY),
             node: spec.node_name.clone().unwrap_or_default(),
             of_node: spec.host_network == Some(true),
         };
@@ -392,6 +397,7 @@ impl State {
                 false => Vec::new(),
             },
             sidecar: pod.sidecar,
+            egress_gateway: pod.egress_gateway,
             node: pod.node.clone(),
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
         })
@@ -852,18 +858,32 @@ mod tests {
             {"name": SIDECAR, "ports": [{"containerPort": 15020}]},
         ]);
         let running = json!({"phase": "Running", "podIPs": [{"ip": "10.244.0.5"}]});
-        state.pod("web-1.shop".into(), &pod(containers.clone(), running));
+        state.pod(
+            "web-1.shop".into(),
+            &pod(containers.clone(), running.clone()),
+        );
         let Edit::Pod(seen) = one(state.edits()) else {
             panic!();
         };
         assert_eq!((seen.name.as_str(), &*seen.account), ("web-1.shop", "web"));
         assert_eq!(seen.ports, [8080]);
-        assert!(seen.sidecar);
+        assert!(seen.sidecar && !seen.egress_gateway);
         assert_eq!(seen.locality, "r/a");
         state.node("n1".into(), &node("b"));
         assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.locality == "r/b"));
         let ended = json!({"phase": "Succeeded", "podIPs": [{"ip": "10.244.0.5"}]});
         state.pod("web-1.shop".into(), &pod(containers, ended));
         assert!(matches!(one(state.edits()), Edit::RemovePod(name) if name == "web-1.shop"));
+        // A gateway for clients outside is no member; an egress gateway is one, with no ports of its own.
+        let ports = json!([{"containerPort": 10080}]);
+        for (name, member) in [("gateway", false), (EGRESS_GATEWAY, true)] {
+            let containers = json!([{"name": name, "ports": ports}]);
+            state.pod("out-1.shop".into(), &pod(containers, running.clone()));
+            let Edit::Pod(seen) = one(state.edits()) else {
+                panic!();
+            };
+            assert_eq!((seen.sidecar, seen.egress_gateway), (member, member));
+            assert_eq!(seen.ports.is_empty(), member);
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::{Outcome, Report};
 use crate::kube::workloads::{containers, items, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tulle_kube::names::SIDECAR;
+use tulle_kube::names::{EGRESS_GATEWAY, SIDECAR};
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let residents = residents(facts);
@@ -54,7 +54,8 @@ fn residents(facts: &Facts) -> BTreeMap<&str, Vec<(&str, &str)>> {
     let meshed = facts.pods.iter().filter(|pod| {
         let alive = !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
         let of_node = pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
-        alive && !of_node && containers(pod).any(|c| text(c, "/name") == SIDECAR)
+        let of_mesh = |c: &Value| [SIDECAR, EGRESS_GATEWAY].contains(&text(c, "/name"));
+        alive && !of_node && containers(pod).any(of_mesh)
     });
     for pod in meshed {
         let name = (

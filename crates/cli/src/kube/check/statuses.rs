@@ -4,7 +4,7 @@ use super::gather::Facts;
 use super::{Outcome, Report};
 use crate::kube::workloads::{items, text};
 use serde_json::Value;
-use tulle_kube::gateway::{CLASS, NOT_PERMITTED};
+use tulle_kube::gateway::{CLASSES, NOT_PERMITTED};
 use tulle_kube::names::CONTROLLER_NAME;
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
@@ -34,7 +34,7 @@ fn conditions(object: &Value) -> Vec<(String, &Value)> {
         "" => format!("{kind} {}", text(metadata, "/name")),
         namespace => format!("{kind} {namespace}/{}", text(metadata, "/name")),
     };
-    if kind == "Gateway" && text(object, "/spec/gatewayClassName") != CLASS {
+    if kind == "Gateway" && !CLASSES.contains(&text(object, "/spec/gatewayClassName")) {
         return Vec::new();
     }
     let status = &object["status"];

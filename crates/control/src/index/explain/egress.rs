@@ -14,8 +14,14 @@ pub(super) fn is_outside(name: &str) -> bool {
 
 impl Index {
     /// Says which Egress lets `source` go to `host`, and how. A rule for networks is taken to hold
-    /// for a name: which address that is remains to be seen.
-    pub(super) fn explain_egress(&self, host: &str, call: &Call<'_>) -> v1::Explanation {
+    /// for a name: which address that is remains to be seen. `http`: the call is known to be an HTTP
+    /// request; otherwise only its first bytes will show the protocol.
+    pub(super) fn explain_egress(
+        &self,
+        host: &str,
+        call: &Call<'_>,
+        http: bool,
+    ) -> v1::Explanation {
         let inputs = &self.inputs;
         let mut answer = v1::Explanation {
             source_identity: call.source_text(),
@@ -54,19 +60,10 @@ impl Index {
                 "Mesh/allowEgress".into(),
                 "the mesh lets everything out".into(),
             ),
-            None if let Some((namespace, _)) = strict => (
-                String::new(),
-                format!("no Egress lets it out, and namespace {namespace} is strict: denied"),
-            ),
-            None if inputs.egress.is_empty() => (
-                String::new(),
-                "no Egress lets anyone out, and Mesh spec.allowEgress is false: answered with 502"
-                    .into(),
-            ),
-            None => (
-                String::new(),
-                "no Egress lets it out: denied with 403".into(),
-            ),
+            None => {
+                let strict = strict.map(|(namespace, _)| namespace);
+                (String::new(), self.refused(strict, http))
+            }
         };
         if let Some(rule) = &found {
             answer.route = way(rule);
@@ -78,6 +75,26 @@ impl Index {
             }
         }
         answer
+    }
+
+    /// Says why nothing lets a call out, and how its client sees that: proxies without any rule answer
+    /// with another status than those whose rules do not match, and reset what is not HTTP.
+    fn refused(&self, strict: Option<&str>, http: bool) -> String {
+        let (why, answered) = match self.get("egress") {
+            Some(_) => ("no Egress lets it out", "denied with 403"),
+            None => ("no Egress lets anyone out", "answered with 502"),
+        };
+        let beside = match strict {
+            Some(namespace) => format!(", and namespace {namespace} is strict"),
+            None if self.get("egress").is_none() => ", and Mesh spec.allowEgress is false".into(),
+            None => String::new(),
+        };
+        match http {
+            true => format!("{why}{beside}: {answered}"),
+            false => {
+                format!("{why}{beside}: HTTP is {answered}, any other connection is reset")
+            }
+        }
     }
 }
 

@@ -136,7 +136,9 @@ impl Index {
                 method,
                 path,
             };
-            return Ok(self.explain_egress(to, &call));
+            // `tulle why` asks about GET unless it is told otherwise, so GET alone says nothing.
+            let http = !asked.path.is_empty() || method != "GET";
+            return Ok(self.explain_egress(to, &call, http));
         }
         if !inputs.knows_service(to) {
             return Err(ExplainError::UnknownDestination(to.to_owned()));

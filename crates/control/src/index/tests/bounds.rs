@@ -51,6 +51,7 @@ pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> Clust
         direct: Vec::new(),
         node: String::new(),
         sidecar: true,
+        egress_gateway: false,
         locality: String::new(),
     }
 }

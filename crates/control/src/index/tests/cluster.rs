@@ -55,6 +55,7 @@ pub(super) fn pod(name: &str, account: &str, ip: &str, sidecar: bool) -> Edit {
         direct: Vec::new(),
         node: String::new(),
         sidecar,
+        egress_gateway: false,
         locality: "here/a".into(),
     }))
 }

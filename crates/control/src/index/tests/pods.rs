@@ -156,6 +156,55 @@ fn a_port_that_an_egress_goes_through_is_its_gateway() {
     assert!(closed, "{:?}", inbound.policy);
 }
 
+/// Else a pod with nothing but a proxy would forward to itself.
+#[test]
+fn every_port_of_an_egress_gateway_takes_connect_and_nothing_else() {
+    let mut index = cluster();
+    let pod = ClusterPod {
+        egress_gateway: true,
+        direct: vec![15020],
+        ..a_pod("out-1.shop", "out-tulle", "10.244.0.9", &[])
+    };
+    let endpoints = [("10.244.0.9", Some("out-1"))];
+    let out = a_service("out-tulle.shop", &[], &[(443, None, 10443)], &endpoints);
+    index.apply([Edit::Pod(Box::new(pod))]);
+    let ports = |index: &Index| -> Vec<(u16, bool)> {
+        let ports = inbound_of(index, "out-1.shop").ports.into_iter();
+        ports.map(|p| (p.port, p.egress)).collect()
+    };
+    assert_eq!(ports(&index), [(0, true), (15020, true)]);
+    index.apply([Edit::Service(Box::new(out))]);
+    let all = [(0, true), (10443, true), (15020, true)];
+    assert_eq!(ports(&index), all);
+    // Callers find it in mutual TLS, by its own account.
+    let seen = service(&index, "out-tulle.shop");
+    assert!(seen.ports[0].endpoints[0].mutual_tls);
+    let account = "spiffe://tulle.local/ns/shop/sa/out-tulle";
+    assert_eq!(seen.identities[0].as_str(), account);
+    // With an Egress and without one.
+    let gateway = json!({ "service": "out-tulle", "port": 443 });
+    let spec = json!({ "hosts": ["books.test"], "gateway": gateway });
+    index.apply([object("tulle.dev/v1alpha1", "Egress", "books", spec)]);
+    assert!(index.get("egress").is_some());
+    assert_eq!(ports(&index), all);
+
+    // Demands on requests close the port, as they cannot be met.
+    let limit = json!({
+        "targetRefs": [{ "kind": "Service", "name": "out-tulle" }],
+        "requests": { "count": 1, "per": "1s" },
+    });
+    index.apply([object("tulle.dev/v1alpha1", "RateLimit", "r", limit)]);
+    let closed =
+        |r: &tulle_model::resource::PolicyRule| r.action == Action::Deny && r.ports == [10443];
+    assert!(
+        inbound_of(&index, "out-1.shop")
+            .policy
+            .rules
+            .iter()
+            .any(closed)
+    );
+}
+
 /// Two endpoints in zone `a`, of which one is meant for zone `b`.
 fn hinted(sticky: bool, node_local: bool, zones: [&str; 2]) -> Edit {
     let both = [("10.244.0.5", Some("web-1")), ("10.244.0.6", Some("web-2"))];

@@ -15,9 +15,9 @@ use tulle_control::index::Attachment;
 const NOW: u64 = 1_893_456_000;
 
 #[derive(Default)]
-struct World {
-    view: View,
-    own: Own,
+pub(super) struct World {
+    pub(super) view: View,
+    pub(super) own: Own,
 }
 
 fn settings() -> Settings {
@@ -25,7 +25,7 @@ fn settings() -> Settings {
     serde_json::from_value(settings).unwrap()
 }
 
-fn put(world: &mut World, kind: &str, namespace: &str, name: &str, mut object: Value) {
+pub(super) fn put(world: &mut World, kind: &str, namespace: &str, name: &str, mut object: Value) {
     object["metadata"]["name"] = name.into();
     object["metadata"]["generation"] = 3.into();
     let object: DynamicObject = serde_json::from_value(object).unwrap();
@@ -50,7 +50,7 @@ fn gateway(world: &mut World, spec: Value) {
     put(world, "Gateway", "infra", "edge", object);
 }
 
-fn world(spec: Value) -> World {
+pub(super) fn world(spec: Value) -> World {
     let mut world = World::default();
     let class = json!({ "spec": { "controllerName": CONTROLLER_NAME } });
     put(&mut world, "GatewayClass", "", "tulle", class);
@@ -65,14 +65,14 @@ fn planned(world: &World) -> BTreeMap<Key, Planned> {
     plan(&world.view, &world.own, &settings(), true, now)
 }
 
-fn edge(world: &World) -> Planned {
+pub(super) fn edge(world: &World) -> Planned {
     let mut plan = planned(world);
     assert_eq!(plan.len(), 1);
     plan.remove(&Key::new("infra", "edge")).unwrap()
 }
 
 /// `listener: condition=reason` of all that are not as they should be.
-fn troubles(status: &Value) -> Vec<String> {
+pub(super) fn troubles(status: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut look = |name: &str, conditions: &Value| {
         for c in conditions.as_array().unwrap() {

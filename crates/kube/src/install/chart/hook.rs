@@ -5,7 +5,7 @@
 
 use super::super::controller;
 use super::super::template::{namespace, set, value, when};
-use crate::gateway::CLASS;
+use crate::gateway::CLASSES;
 use crate::names::{CNI, LEASE, TRUST_BUNDLE};
 use crate::root;
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ fn after() -> [Value; 6] {
         rule(
             "gateway.networking.k8s.io",
             &["gatewayclasses"],
-            &[CLASS],
+            &CLASSES,
             &["delete"]
         ),
     ]);

@@ -494,3 +494,45 @@ fn what_policies_refer_to_is_known() {
     world.see(policy(Some("other")));
     assert!(world.objects.view().texts.is_empty());
 }
+
+#[test]
+fn an_egress_gateway_is_named_by_its_service_and_takes_no_routes() {
+    let mut world = World::new();
+    let version = "gateway.networking.k8s.io/v1";
+    world.see(json!({
+        "apiVersion": version, "kind": "GatewayClass",
+        "metadata": { "name": "tulle-egress" }, "spec": { "controllerName": CONTROLLER_NAME },
+    }));
+    // A listener of a protocol that routes are for does not change what the Gateway is.
+    let listeners = json!([
+        { "name": "connect", "port": 3128, "protocol": "tulle.dev/CONNECT" },
+        { "name": "wrong", "port": 80, "protocol": "HTTP" },
+    ]);
+    let spec = json!({ "gatewayClassName": "tulle-egress", "listeners": listeners });
+    world.see(object(version, "Gateway", "way-out", "shop", spec));
+    let parent = json!({ "name": "way-out" });
+    world.see(route("shop", parent, json!({ "name": "cart", "port": 80 })));
+    let status = world.status("HTTPRoute", "r.shop").unwrap();
+    let accepted = condition(&status["parents"][0], "Accepted");
+    assert_eq!(accepted["reason"], "NotAllowedByListeners");
+    assert!(world.objects.view().attached.is_empty());
+
+    let mut resolved = |service: &str| {
+        let gateway = json!({ "service": service, "port": 3128 });
+        let spec = json!({ "hosts": ["a.test"], "gateway": gateway });
+        world.see(object("tulle.dev/v1alpha1", "Egress", "e", "shop", spec));
+        let status = world.status("Egress", "e.shop").unwrap();
+        condition(&status, "ResolvedRefs")["message"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let hint = "there is no Service way-out in the namespace shop (that of the Gateway way-out is way-out-tulle)";
+    let said = resolved("way-out");
+    assert!(said.starts_with(hint), "{said}");
+    let said = resolved("way-out-tulle");
+    assert!(
+        said.starts_with("there is no Service way-out-tulle in the namespace shop:"),
+        "{said}"
+    );
+}
