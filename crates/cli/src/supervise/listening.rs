@@ -131,11 +131,15 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervise::ports::{Pool, Reserved};
     use std::net::{Ipv4Addr, TcpStream};
     use std::os::fd::IntoRawFd;
     use tulle_net::passing::PassedAddress;
 
-    const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    /// A port that no other test gets.
+    fn reserved() -> Reserved {
+        Pool::new().take(Ipv4Addr::LOCALHOST.into()).unwrap()
+    }
 
     fn bootstrap() -> Bootstrap {
         let text = "identity: spiffe://m.local/svc/in\nworkers: 2\n\
@@ -154,25 +158,32 @@ mod tests {
         inherited
     }
 
-    async fn take(proxy: &UnixStream) -> PassedAddress {
-        let passed = passing::receive(proxy).await.unwrap().unwrap();
-        passing::answer(proxy, &Ok(())).await.unwrap();
-        passed
+    /// Has the proxy listen at these addresses, of which one is news. Returns what came of it, and the news.
+    async fn listen(
+        listening: &Listening,
+        wanted: &[SocketAddr],
+        proxy: &UnixStream,
+    ) -> (std::result::Result<(), String>, PassedAddress) {
+        let take = async {
+            let passed = passing::receive(proxy).await.unwrap().unwrap();
+            passing::answer(proxy, &Ok(())).await.unwrap();
+            passed
+        };
+        tokio::join!(listening.listen_on(wanted), take)
     }
 
     #[tokio::test]
     async fn a_listener_that_cannot_be_opened_keeps_no_other_from_serving() {
-        let taken = TcpListener::bind((LOCALHOST, 0)).unwrap();
-        let other = TcpListener::bind((LOCALHOST, 0)).unwrap();
-        let [taken_at, free] = [&taken, &other].map(|l| l.local_addr().unwrap());
-        drop(other);
+        let reserved = [reserved(), reserved()];
+        let [taken_at, free] = [&reserved[0], &reserved[1]].map(Reserved::address);
+        let taken = TcpListener::bind(taken_at).unwrap();
         let listening = Listening::default();
         let early = listening.listen_on(&[free]).await.unwrap_err();
         assert!(early.contains("starting"), "{early}");
 
         let proxy = renewed(&listening);
         let wanted = [taken_at, free];
-        let (said, passed) = tokio::join!(listening.listen_on(&wanted), take(&proxy));
+        let (said, passed) = listen(&listening, &wanted, &proxy).await;
         let said = said.unwrap_err();
         assert!(
             said.contains(&format!("cannot listen on {taken_at}")),
@@ -183,12 +194,12 @@ mod tests {
 
         // Nothing is passed twice, and the other one as soon as it is free.
         drop(taken);
-        let (done, passed) = tokio::join!(listening.listen_on(&wanted), take(&proxy));
+        let (done, passed) = listen(&listening, &wanted, &proxy).await;
         done.unwrap();
         assert_eq!((passed.address, passed.sockets.len()), (taken_at, 2));
         listening.listen_on(&wanted).await.unwrap();
 
-        let (done, closed) = tokio::join!(listening.listen_on(&[taken_at]), take(&proxy));
+        let (done, closed) = listen(&listening, &[taken_at], &proxy).await;
         done.unwrap();
         assert!(closed.address == free && closed.sockets.is_empty());
     }
@@ -196,13 +207,12 @@ mod tests {
     #[tokio::test]
     async fn a_new_process_gets_all_listeners_again() {
         let listening = Listening::default();
-        let free = TcpListener::bind((LOCALHOST, 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let reserved = reserved();
+        let address = reserved.address();
         for _ in 0..2 {
             let proxy = renewed(&listening);
             listening.renewed().await;
-            let (done, passed) = tokio::join!(listening.listen_on(&[address]), take(&proxy));
+            let (done, passed) = listen(&listening, &[address], &proxy).await;
             done.unwrap();
             assert_eq!((passed.address, passed.sockets.len()), (address, 2));
         }
@@ -211,18 +221,18 @@ mod tests {
     #[tokio::test]
     async fn what_a_proxy_refuses_is_said_and_passed_again() {
         let listening = Listening::default();
-        let free = TcpListener::bind((LOCALHOST, 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let reserved = reserved();
+        let address = reserved.address();
         let proxy = renewed(&listening);
         let refuse = async {
             drop(passing::receive(&proxy).await.unwrap());
             let done = Err("no room".to_owned());
             passing::answer(&proxy, &done).await.unwrap();
         };
-        let (said, ()) = tokio::join!(listening.listen_on(&[address]), refuse);
+        let wanted = [address];
+        let (said, ()) = tokio::join!(listening.listen_on(&wanted), refuse);
         assert!(said.unwrap_err().contains("no room"));
-        let (done, passed) = tokio::join!(listening.listen_on(&[address]), take(&proxy));
+        let (done, passed) = listen(&listening, &[address], &proxy).await;
         done.unwrap();
         assert_eq!(passed.address, address);
     }
