@@ -7,6 +7,7 @@
 use crate::identity::SpiffeId;
 use crate::resource::{Egress, Gateway, Inbound, MeshSettings, Service};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
@@ -61,6 +62,10 @@ pub struct Bootstrap {
     /// Where the sidecar of an application listens.
     #[serde(default)]
     pub listeners: Vec<Listener>,
+    /// Number of an inherited Unix socket over which another process passes the listening sockets of
+    /// the gateway that `identity` names. They come and go while the proxy serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway_sockets: Option<u16>,
     /// Where the application's DNS is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<Dns>,
@@ -82,6 +87,18 @@ pub struct Bootstrap {
     /// Destinations outside the mesh that may be reached (without `control`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+}
+
+impl Bootstrap {
+    /// Returns the names of the gateways that this proxy serves.
+    pub fn gateway_names(&self) -> BTreeSet<String> {
+        let configured = self.listeners.iter().filter_map(|l| match &l.kind {
+            ListenerKind::Gateway { gateway, .. } => Some(gateway.as_str()),
+            _ => None,
+        });
+        let passed = self.gateway_sockets.map(|_| self.identity.name());
+        configured.chain(passed).map(str::to_owned).collect()
+    }
 }
 
 fn localhost() -> IpAddr {

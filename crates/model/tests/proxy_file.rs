@@ -83,6 +83,9 @@ fn what_is_written_reads_as_the_same() {
         let address = SocketAddr::from(([127, 0, 0, 1], 100 + u16::try_from(i).unwrap()));
         bootstrap.listeners.push(Listener { address, kind });
     }
+    assert_eq!(Vec::from_iter(bootstrap.gateway_names()), ["g"]);
+    bootstrap.gateway_sockets = Some(7);
+    assert_eq!(Vec::from_iter(bootstrap.gateway_names()), ["a", "g"]);
     let json = serde_json::to_string(&bootstrap).unwrap();
     assert_eq!(serde_json::from_str::<Bootstrap>(&json).unwrap(), bootstrap);
     assert_eq!(Bootstrap::parse("proxy.json", &json).unwrap(), bootstrap);

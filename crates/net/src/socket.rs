@@ -30,6 +30,14 @@ pub fn available(address: SocketAddr) -> SocketAddr {
 /// # Errors
 /// The address is in use, not ours, or not allowed.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::from_std(open(address)?)
+}
+
+/// Opens one worker's listener as [`listen`] does, for whichever event loop accepts on it.
+///
+/// # Errors
+/// As `listen`.
+pub fn open(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let address = available(address);
     let socket = Socket::new(
         Domain::for_address(address),
@@ -44,7 +52,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
 /// Whether another process already listens on the address. `SO_REUSEPORT` would let two proxies

@@ -13,22 +13,23 @@ use crate::control::publish::{Current, Publisher};
 use crate::dns;
 use crate::export::spans::Exporter;
 use crate::listener::accept;
+use crate::listener::passed::{self, ListenerChange};
 use crate::serve::spread::{self, SlotSeed};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::span::Totals;
 use crate::worker::{Command, Worker};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
-use tulle_model::bootstrap::{Bootstrap, Listener, ListenerKind};
-use tulle_net::{memory, socket};
+use tulle_model::bootstrap::{Bootstrap, Listener};
+use tulle_net::{memory, passing, socket};
 
 /// Tasks a worker runs before it polls for events: enough that a burst leaves in one write per
 /// connection.
@@ -44,6 +45,8 @@ pub enum StartError {
     Config(String),
     /// A listener could not be bound.
     Listen(SocketAddr, std::io::Error),
+    /// Listening sockets cannot be received over the inherited descriptor of this number.
+    Inherited(u16, std::io::Error),
     /// The admin socket could not be created.
     Socket(PathBuf, std::io::Error),
     /// A thread or event loop could not be created.
@@ -58,6 +61,12 @@ impl fmt::Display for StartError {
                 f,
                 "cannot listen on {address}: {error}; is another proxy running? (`ss -ltnp`)"
             ),
+            Self::Inherited(number, error) => {
+                write!(
+                    f,
+                    "`gatewaySockets`: no Unix socket is inherited as descriptor {number}: {error}"
+                )
+            }
             Self::Socket(path, error) => write!(f, "cannot make {}: {error}", path.display()),
             Self::System(error) => write!(f, "cannot start a worker: {error}"),
         }
@@ -86,6 +95,13 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         socket::check_free(listener.address)
             .map_err(|e| StartError::Listen(listener.address, e))?;
     }
+    let gateway_sockets = match bootstrap.gateway_sockets {
+        Some(number) => {
+            let inherited = passing::inherited(number);
+            Some(inherited.map_err(|e| StartError::Inherited(number, e))?)
+        }
+        None => None,
+    };
     let admin_listener = bind(bootstrap.admin).await?;
     let metrics_listener = bind(bootstrap.metrics).await?;
     let health_listener = match bootstrap.health {
@@ -124,6 +140,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             .for_each(|(all, seed)| all.push(seed));
     }
     let mut workers = Vec::new();
+    let mut followers = Vec::new();
     for (index, slot_seeds) in slot_seeds.into_iter().enumerate() {
         let listeners = bootstrap
             .listeners
@@ -131,6 +148,9 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             .cloned()
             .zip(slot_seeds)
             .collect();
+        let (changes, followed) = mpsc::unbounded_channel();
+        followers.push(changes);
+        let listeners = (listeners, followed);
         let started = start_worker(index, listeners, &current, &log, &spans, lookups.clone());
         workers.push(started.await?);
     }
@@ -149,7 +169,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         log,
         spans: spans.clone(),
         controlled: bootstrap.control.is_some(),
-        gateways: gateways(&bootstrap),
+        gateways: bootstrap.gateway_names().into_iter().collect(),
         engine: None,
         dns,
         probes: Some(Arc::new(Probes::new(&bootstrap))),
@@ -162,6 +182,13 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     }
     if let Some(listener) = socket_listener {
         tokio::spawn(admin.serve_socket(listener));
+    }
+    if let Some(from) = gateway_sockets {
+        let gateway = bootstrap.identity.name().to_owned();
+        tokio::spawn(passed::receive(from, gateway, followers));
+    } else {
+        // Nobody will send, so the workers' tasks end.
+        drop(followers);
     }
     tracing::info!(identity = %bootstrap.identity, workers = count, "started");
     tokio::spawn(release_memory());
@@ -243,7 +270,10 @@ pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
 /// Starts a worker's thread and waits until it listens.
 async fn start_worker(
     index: usize,
-    listeners: Vec<(Listener, SlotSeed)>,
+    (listeners, changes): (
+        Vec<(Listener, SlotSeed)>,
+        mpsc::UnboundedReceiver<ListenerChange>,
+    ),
     current: &Current,
     log: &AccessLog,
     spans: &Arc<Totals>,
@@ -265,7 +295,8 @@ async fn start_worker(
                     let bound = listeners.into_iter().try_for_each(|(listener, seed)| {
                         let bound = accept::bind(&listener)
                             .map_err(|e| StartError::Listen(listener.address, e))?;
-                        let accept = accept::accept(worker.clone(), bound, listener, seed);
+                        let closed = Rc::default();
+                        let accept = accept::accept(worker.clone(), bound, listener, seed, closed);
                         tokio::task::spawn_local(accept);
                         Ok(())
                     });
@@ -273,6 +304,7 @@ async fn start_worker(
                     // The starter waits for this answer.
                     let _ = ready.send(bound);
                     if !failed {
+                        tokio::task::spawn_local(passed::follow(worker.clone(), changes));
                         worker.run(received).await;
                     }
                 }),
@@ -294,16 +326,6 @@ fn instance(bootstrap: &Bootstrap) -> String {
     let control = bootstrap.control.as_ref();
     let workload = control.and_then(|c| c.service.as_deref());
     workload.unwrap_or(bootstrap.identity.name()).to_owned()
-}
-
-/// Returns the gateways whose listeners this proxy serves.
-fn gateways(bootstrap: &Bootstrap) -> Arc<[String]> {
-    let of = |listener: &Listener| match &listener.kind {
-        ListenerKind::Gateway { gateway, .. } => Some(gateway.clone()),
-        _ => None,
-    };
-    let names: BTreeSet<String> = bootstrap.listeners.iter().filter_map(of).collect();
-    names.into_iter().collect()
 }
 
 /// Releases memory periodically. Start-up, a new certificate and a configuration push run code that

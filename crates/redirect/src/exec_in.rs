@@ -11,7 +11,7 @@ use crate::network::namespace_path;
 use crate::program::{NoProgram, find_program};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Gid, Pid, Signal, Uid};
-use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -47,14 +47,16 @@ pub struct LaunchSpec {
     pub cgroup: Vec<PathBuf>,
     /// User and group, without supplementary groups; none: the caller's.
     pub user: Option<(u32, u32)>,
-    /// The user may still bind ports below 1024, but has no other privilege. In a namespace
-    /// everybody in it may; elsewhere a capability allows it.
+    /// Everybody in the namespace may bind ports below 1024.
     pub bind_low_ports: bool,
     /// The program is killed when this process ends; none: it lives on. (The kernel watches the
     /// *thread* that spawned it: spawn from one that lives as long as the mesh.)
     pub parent: Option<u32>,
     /// The program and its children can never gain privileges, by setuid files for instance.
     pub no_new_privileges: bool,
+    /// Number of a file that the program inherits besides standard input, output and error; set by
+    /// [`LaunchSpec::command_passing`].
+    pub passed: Option<i32>,
 }
 
 impl Default for LaunchSpec {
@@ -72,6 +74,7 @@ impl Default for LaunchSpec {
             bind_low_ports: false,
             parent: Some(std::process::id()),
             no_new_privileges: true,
+            passed: None,
         }
     }
 }
@@ -148,6 +151,32 @@ impl LaunchSpec {
             .arg(program);
         Ok(command)
     }
+
+    /// Like [`command`](Self::command); the program inherits `file` under the number it has here. The command holds the
+    /// file until it is dropped.
+    pub fn command_passing(
+        &self,
+        program: impl AsRef<OsStr>,
+        file: OwnedFd,
+    ) -> io::Result<Command> {
+        let spec = Self {
+            passed: Some(file.as_raw_fd()),
+            ..self.clone()
+        };
+        let mut command = spec.command(program)?;
+        let inherit = move || {
+            Ok(rustix::io::fcntl_setfd(
+                &file,
+                rustix::io::FdFlags::empty(),
+            )?)
+        };
+        // SAFETY: after the fork this makes one system call, and neither allocates nor locks.
+        #[allow(unsafe_code)]
+        unsafe {
+            command.pre_exec(inherit);
+        }
+        Ok(command)
+    }
 }
 
 /// Takes the steps, then becomes the program. `arguments` are those after [`SUBCOMMAND`]. Returns
@@ -165,7 +194,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         serde_json::from_str(spec).map_err(|error| bad(&format!("bad description: {error}")))?;
     let program = arguments.next().ok_or_else(|| bad("no program given"))?;
 
-    close_the_rest()?;
+    close_the_rest(spec.passed)?;
     // The cgroup comes first: the next steps are then counted and, if they hang, found and killed.
     for directory in &spec.cgroup {
         cgroup::join(directory, 0).map_err(ExecInError::Cgroup)?;
@@ -180,11 +209,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         // anyway.
         let _ = see_own_files(&spec);
     }
-    let mut low_ports_by_capability = spec.bind_low_ports;
     if spec.bind_low_ports && spec.namespace.is_some() {
         let first = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
         std::fs::write(first, "0").step(|| format!("write {first}"))?;
-        low_ports_by_capability = false;
     }
     // The file is opened before the change of user, who may have no path to it: a program built in
     // root's home. The error of `exec` would also be "denied" for a program that does not exist, if
@@ -198,7 +225,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         None => None,
     };
     if let Some((uid, gid)) = spec.user {
-        become_user(uid, gid, low_ports_by_capability)?;
+        become_user(uid, gid)?;
     }
     // The change of user clears this setting, so it comes after.
     if let Some(parent) = spec.parent {
@@ -295,16 +322,16 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     Ok(())
 }
 
-/// Lets only standard input, output and error pass: any other open file is closed when the program
-/// starts.
-fn close_the_rest() -> Result<(), ExecInError> {
+/// Lets only standard input, output and error pass, and the file that is `passed`: any other open file is closed when
+/// the program starts.
+fn close_the_rest(passed: Option<i32>) -> Result<(), ExecInError> {
     let doing = || "find the open files".to_owned();
     for entry in std::fs::read_dir("/proc/self/fd").step(doing)? {
         let name = entry.step(doing)?.file_name();
         let Some(number) = name.to_str().and_then(|n| n.parse::<i32>().ok()) else {
             continue;
         };
-        if number <= 2 {
+        if number <= 2 || passed == Some(number) {
             continue;
         }
         // SAFETY: borrowed for this call only, which fails harmlessly if it is closed by now (that
@@ -316,7 +343,7 @@ fn close_the_rest() -> Result<(), ExecInError> {
     Ok(())
 }
 
-fn become_user(uid: u32, gid: u32, bind_low_ports: bool) -> Result<(), ExecInError> {
+fn become_user(uid: u32, gid: u32) -> Result<(), ExecInError> {
     let doing = || format!("become user {uid} and group {gid}");
     // The kernel takes all ones to mean "leave unchanged".
     if uid == u32::MAX || gid == u32::MAX {
@@ -327,27 +354,7 @@ fn become_user(uid: u32, gid: u32, bind_low_ports: bool) -> Result<(), ExecInErr
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     rustix::thread::set_thread_groups(&[]).step(doing)?;
     rustix::thread::set_thread_res_gid(gid, gid, gid).step(doing)?;
-    if bind_low_ports {
-        rustix::thread::set_keep_capabilities(true).step(doing)?;
-    }
-    rustix::thread::set_thread_res_uid(uid, uid, uid).step(doing)?;
-    if bind_low_ports {
-        keep_only(CapabilitySet::NET_BIND_SERVICE)
-            .step(|| "keep the right to bind ports below 1024".to_owned())?;
-    }
-    Ok(())
-}
-
-/// Drops all capabilities but this one, which the program inherits.
-fn keep_only(capability: CapabilitySet) -> rustix::io::Result<()> {
-    let sets = CapabilitySets {
-        effective: capability,
-        permitted: capability,
-        inheritable: capability,
-    };
-    rustix::thread::set_capabilities(None, sets)?;
-    // Only this set survives the start of a program that is not root's.
-    rustix::thread::configure_capability_in_ambient_set(capability, true)
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(doing)
 }
 
 fn die_with(parent: u32) -> Result<(), ExecInError> {

@@ -257,6 +257,7 @@ impl Topology {
             probes: Vec::new(),
             application_metrics: None,
             listeners: vec![listener],
+            gateway_sockets: None,
             dns: None,
             drain_timeout_ms: 1000,
             mesh: MeshSettings {

@@ -16,8 +16,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{OpenOptions, Permissions};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command as StdCommand;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::process::Command;
@@ -217,18 +219,17 @@ impl Context {
         }
     }
 
-    /// A command started as `launch` says, marked as part of this mesh, with its output in a log. It
-    /// gets only the named variables of this process's environment, which may hold secrets.
+    /// Marks a command as part of this mesh, with its output in a log. It gets only the named variables of this
+    /// process's environment, which may hold secrets.
     fn command<'a>(
         &self,
-        launch: &LaunchSpec,
+        command: std::io::Result<StdCommand>,
         program: &Path,
         log: &Path,
         variables: impl IntoIterator<Item = &'a str>,
     ) -> std::result::Result<Command, String> {
-        let mut command = launch
-            .command(program)
-            .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+        let mut command =
+            command.map_err(|e| format!("cannot start {}: {e}", program.display()))?;
         let open = || {
             OpenOptions::new()
                 .create(true)
@@ -256,14 +257,19 @@ impl Context {
         Ok(command.into())
     }
 
-    /// The command of a program of Tulle's own.
+    /// The command of a program of Tulle's own, which may inherit a file.
     pub(crate) fn own_command(
         &self,
         launch: &LaunchSpec,
         program: &Path,
         log: &Path,
+        passed: Option<OwnedFd>,
     ) -> std::result::Result<Command, String> {
-        self.command(launch, program, log, KEPT_VARIABLES)
+        let command = match passed {
+            Some(file) => launch.command_passing(program, file),
+            None => launch.command(program),
+        };
+        self.command(command, program, log, KEPT_VARIABLES)
     }
 
     /// The command of an application, which may ask for more variables.
@@ -276,7 +282,7 @@ impl Context {
     ) -> std::result::Result<Command, String> {
         let passed = passed.iter().map(String::as_str);
         self.command(
-            launch,
+            launch.command(program),
             program,
             log,
             APPLICATIONS_VARIABLES.into_iter().chain(passed),

@@ -271,7 +271,7 @@ fn command(
     let own = std::env::current_exe().ok().filter(|p| p.exists());
     let own = own.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
     let log = context.paths.log("controller");
-    let mut command = context.own_command(&LaunchSpec::default(), &own, &log)?;
+    let mut command = context.own_command(&LaunchSpec::default(), &own, &log, None)?;
     command
         .arg("controller")
         .arg("--dir")

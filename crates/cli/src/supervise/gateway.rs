@@ -2,7 +2,8 @@
 
 use super::context::Context;
 use super::fixed_ports::{ADMIN, METRICS};
-use super::ports::{self, Reserved, addresses};
+use super::listening::Listening;
+use super::ports::{Reserved, addresses};
 use super::proxy::{Description, RunningProxy};
 use super::state;
 use crate::failure::Result;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use tulle_model::bootstrap::{Listener, ListenerKind};
 use tulle_model::manifest::GatewaySpec;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// A gateway that is kept running.
 pub(crate) struct RunningGateway {
-    sockets: Vec<SocketAddr>,
+    wanted: watch::Sender<Vec<SocketAddr>>,
     state: Rc<RefCell<state::Gateway>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -36,10 +36,10 @@ impl RunningGateway {
         spec: &GatewaySpec,
         earlier: Option<JoinHandle<()>>,
     ) -> Self {
-        let sockets = addresses(spec);
+        let (wanted, follow) = watch::channel(addresses(spec));
         let state = Rc::new(RefCell::new(state::Gateway {
             name: name.to_owned(),
-            listeners: sockets.clone(),
+            listeners: addresses(spec),
             message: "waiting to start".into(),
             ..state::Gateway::default()
         }));
@@ -47,7 +47,7 @@ impl RunningGateway {
         let unit = Unit {
             context: Rc::clone(context),
             name: name.to_owned(),
-            sockets: sockets.clone(),
+            listening: Rc::default(),
             state: Rc::clone(&state),
         };
         let task = tokio::task::spawn_local(async move {
@@ -56,7 +56,7 @@ impl RunningGateway {
             }
             let mut proxy = None;
             tokio::select! {
-                () = unit.live(&mut proxy) => {}
+                () = unit.live(&mut proxy, follow) => {}
                 _ = stopped.wait_for(|s| *s) => {}
             }
             if let Some(proxy) = proxy {
@@ -64,17 +64,22 @@ impl RunningGateway {
             }
         });
         Self {
-            sockets,
+            wanted,
             state,
             stop,
             task,
         }
     }
 
-    /// Whether it listens where the spec says. Everything else of a spec reaches its proxy as
-    /// configuration, without a restart.
-    pub(crate) fn listens_as(&self, spec: &GatewaySpec) -> bool {
-        self.sockets == addresses(spec)
+    /// Has it listen where the spec says from now on. Everything else of a spec reaches its proxy as
+    /// configuration. Connections of listeners that stay notice nothing.
+    pub(crate) fn listen_as(&self, spec: &GatewaySpec) {
+        let addresses = addresses(spec);
+        self.wanted.send_if_modified(|wanted| {
+            let differs = *wanted != addresses;
+            *wanted = addresses;
+            differs
+        });
     }
 
     /// Its present state.
@@ -92,12 +97,16 @@ impl RunningGateway {
 struct Unit {
     context: Rc<Context>,
     name: String,
-    sockets: Vec<SocketAddr>,
+    listening: Rc<Listening>,
     state: Rc<RefCell<state::Gateway>>,
 }
 
 impl Unit {
-    async fn live(&self, proxy: &mut Option<RunningProxy>) {
+    async fn live(
+        &self,
+        proxy: &mut Option<RunningProxy>,
+        mut wanted: watch::Receiver<Vec<SocketAddr>>,
+    ) {
         let proxy = loop {
             match self.start_proxy() {
                 Ok(started) => break proxy.insert(started),
@@ -108,30 +117,26 @@ impl Unit {
             }
         };
         loop {
+            let addresses = wanted.borrow_and_update().clone();
+            let listens = self.listening.listen_on(&addresses).await;
             let answer = proxy.ready().await;
             let pause = if answer.is_ok() { 1000 } else { 100 };
+            let answer = answer.and(listens);
             self.update(|s| {
                 s.proxy = proxy.state(answer.is_ok());
+                s.listeners = addresses;
                 s.message = answer.err().unwrap_or_default();
             });
-            sleep(Duration::from_millis(pause)).await;
+            tokio::select! {
+                () = sleep(Duration::from_millis(pause)) => {}
+                // An error means that the gateway is about to be stopped.
+                _ = wanted.changed() => {}
+                () = self.listening.renewed() => {}
+            }
         }
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {
-        for address in &self.sockets {
-            ports::free(*address)?;
-        }
-        let sockets = self.sockets.iter();
-        let listeners: Vec<Listener> = sockets
-            .map(|&address| Listener {
-                address,
-                kind: ListenerKind::Gateway {
-                    gateway: self.name.clone(),
-                    port: address.port(),
-                },
-            })
-            .collect();
         // A workload may have the same name; it has no dot in it.
         let name = format!("gateway.{}", self.name);
         let metrics = self.context.fixed_port(&name, LOCALHOST, METRICS)?;
@@ -141,8 +146,8 @@ impl Unit {
             identity: self.name.clone(),
             service: None,
             namespace: None,
-            low_ports: listeners.iter().any(|l| l.address.port() < 1024),
-            listeners,
+            listeners: Vec::new(),
+            passes_listeners: Some(Rc::clone(&self.listening)),
             dns: None,
             metrics: metrics.address(),
             scraped: metrics.address(),

@@ -11,6 +11,7 @@ mod direct;
 pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
 pub(crate) mod janitor;
+mod listening;
 mod lock;
 pub(crate) mod logs;
 mod objects;
@@ -300,17 +301,13 @@ impl Supervisor {
     fn reconcile_gateways(&mut self) {
         let wanted = self.wanted.gateways();
         let marks = self.wanted.restart_marks("Gateway");
-        let changed = |name: &str, running: &RunningGateway| {
-            let stays = wanted
-                .get(name)
-                .is_some_and(|spec| running.listens_as(spec));
-            !stays || self.must_restart(&marks, "gateway", name)
-        };
+        let ends =
+            |name: &str| !wanted.contains_key(name) || self.must_restart(&marks, "gateway", name);
         let old: Vec<String> = self
             .gateways
-            .iter()
-            .filter(|(name, running)| changed(name, running))
-            .map(|(name, _)| name.clone())
+            .keys()
+            .filter(|name| ends(name))
+            .cloned()
             .collect();
         for name in old {
             if let Some(running) = self.gateways.remove(&name) {
@@ -319,7 +316,8 @@ impl Supervisor {
             }
         }
         for (name, spec) in wanted {
-            if self.gateways.contains_key(&name) {
+            if let Some(running) = self.gateways.get(&name) {
+                running.listen_as(&spec);
                 continue;
             }
             tracing::info!(gateway = name, "starting");

@@ -18,11 +18,22 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Whether somebody could listen there now.
 pub(crate) fn free(address: SocketAddr) -> Result<()> {
-    let Err(error) = TcpListener::bind(address) else {
-        return Ok(());
-    };
+    TcpListener::bind(address)
+        .map(drop)
+        .map_err(|error| failure(address, error))
+}
+
+/// Opens listening sockets that share an address, unless somebody listens there already.
+pub(crate) fn open(address: SocketAddr, count: u16) -> Result<Vec<TcpListener>> {
+    free(address)?;
+    let sockets = (0..count).map(|_| tulle_net::socket::open(address));
+    let opened: std::io::Result<_> = sockets.collect();
+    opened.map_err(|error| failure(address, error))
+}
+
+fn failure(address: SocketAddr, error: std::io::Error) -> Failure {
     let failure = Failure::new(format!("cannot listen on {address}"));
-    Err(match error.kind() {
+    match error.kind() {
         ErrorKind::AddrInUse => failure.because("another process does already").fix(format!(
             "`ss -ltnp 'sport = :{}'` shows which; end it, or choose another port",
             address.port()
@@ -34,7 +45,7 @@ pub(crate) fn free(address: SocketAddr) -> Result<()> {
             .because("this host has no such address")
             .fix("choose one that `ip address` shows"),
         _ => failure.because(error),
-    })
+    }
 }
 
 /// Ports for listeners whose number is nobody's business. They lie outside the range from which the

@@ -5,6 +5,7 @@
 //! memory file is the proxy's standard input: no other child inherits it.
 
 use super::context::{CONTROLLER_TIME, Context};
+use super::listening::Listening;
 use super::ports::Reserved;
 use super::process::{Make, SupervisedProcess};
 use super::{state, user};
@@ -55,8 +56,8 @@ pub(crate) struct Description {
     pub(crate) admin: SocketAddr,
     /// Holds the ports of the addresses above that the supervisor chose.
     pub(crate) _reserved: Vec<Reserved>,
-    /// It binds ports below 1024, which takes a privilege.
-    pub(crate) low_ports: bool,
+    /// Passes further listeners, which come and go; none: all are in `listeners`.
+    pub(crate) passes_listeners: Option<Rc<Listening>>,
 }
 
 /// A proxy that is kept running.
@@ -177,7 +178,11 @@ impl Maker {
     async fn make(&self) -> Result<tokio::process::Command> {
         let token = self.directory.join("token");
         self.enrol(&token).await?;
-        let bootstrap = self.bootstrap(token)?;
+        let mut bootstrap = self.bootstrap(token)?;
+        let passed = match &self.description.passes_listeners {
+            Some(listening) => Some(listening.renew(&mut bootstrap)?),
+            None => None,
+        };
         let file = self.directory.join("bootstrap.yaml");
         let text = serde_saphyr::to_string(&bootstrap).or_fail(|| {
             format!(
@@ -192,7 +197,6 @@ impl Maker {
             namespace: self.description.namespace.clone(),
             cgroup: self.cgroup(),
             user: self.user.map(|u| (u, u)),
-            bind_low_ports: self.user.is_some() && self.description.low_ports,
             ..LaunchSpec::default()
         };
         let log = self
@@ -205,7 +209,7 @@ impl Maker {
         let program = envoy.map_or(&self.context.proxy, |e| &e.agent);
         let mut command = self
             .context
-            .own_command(&launch, program, &log)
+            .own_command(&launch, program, &log, passed)
             .map_err(crate::failure::Failure::new)?;
         if let Some(programs) = envoy {
             command
@@ -301,6 +305,7 @@ impl Maker {
             probes: Vec::new(),
             application_metrics: None,
             listeners: self.description.listeners.clone(),
+            gateway_sockets: None,
             dns: self.description.dns.clone(),
             drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),
             mesh: settings.unwrap_or_default(),

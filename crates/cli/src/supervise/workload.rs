@@ -249,7 +249,7 @@ impl Unit {
             scraped: found.scraped,
             admin: found.admin,
             _reserved: std::mem::take(&mut found.reserved),
-            low_ports: false,
+            passes_listeners: None,
         };
         *sidecar = Some(RunningProxy::start(&self.context, description)?);
         Ok(())

@@ -207,7 +207,10 @@ pub async fn watch(path: PathBuf, mut bootstrap: Bootstrap, mut publisher: Publi
 
 fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Bootstrap, String> {
     let new = read(path)?;
-    if new.listeners != old.listeners || new.identity != old.identity || new.workers != old.workers
+    if new.listeners != old.listeners
+        || new.gateway_sockets != old.gateway_sockets
+        || new.identity != old.identity
+        || new.workers != old.workers
     {
         return Err("identity, listeners and workers cannot change without a restart".into());
     }

@@ -11,6 +11,7 @@ use crate::serve::spread::{ConnectionGuard, SlotSeed, WorkerSlot};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::worker::Worker;
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -57,12 +58,13 @@ pub fn is_exact(listener: &Listener) -> bool {
     )
 }
 
-/// Accepts until the worker drains.
+/// Accepts until the worker drains, or is woken when the listener is `closed`.
 pub async fn accept(
     worker: Rc<Worker>,
     listener: TcpListener,
     configured: Listener,
     seed: SlotSeed,
+    closed: Rc<Cell<bool>>,
 ) {
     let kind = match configured.kind {
         ListenerKind::Outbound => Kind::Outbound,
@@ -75,7 +77,7 @@ pub async fn accept(
     let mut spare = Spare::new();
     let mut shedding = Shedding::default();
     loop {
-        if worker.is_draining() {
+        if worker.is_draining() || closed.get() {
             // A worker that would hand a connection over from now on serves it itself.
             handed.close();
             while let Some(tcp) = handed.recv().await {

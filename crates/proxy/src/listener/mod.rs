@@ -1,3 +1,4 @@
 //! Sockets that accept.
 
 pub(crate) mod accept;
+pub(crate) mod passed;

@@ -1,0 +1,239 @@
+//! The listeners of a gateway. Their sockets are opened here and passed to the gateway's proxy, so listeners come and go
+//! while it serves, and the proxy needs no privilege for ports below 1024.
+//!
+//! The supervisor keeps no socket: when the proxy closes one or ends, the port is closed.
+
+use super::ports;
+use crate::failure::{OrFail, Result};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tulle_model::bootstrap::Bootstrap;
+use tulle_net::passing;
+
+/// How long a proxy may take to open or close a listener before its gateway counts as not ready.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The way to pass listeners to a gateway's proxy, whichever process that is at present.
+#[derive(Default)]
+pub(crate) struct Listening {
+    process: RefCell<Option<Rc<Process>>>,
+    renewed: Notify,
+}
+
+/// One process of the proxy.
+struct Process {
+    channel: UnixStream,
+    /// It wants a socket for each of its workers.
+    workers: u16,
+    open: RefCell<BTreeSet<SocketAddr>>,
+    /// The address whose message it has not answered yet.
+    unanswered: Cell<Option<SocketAddr>>,
+}
+
+impl Listening {
+    /// Prepares the next process of the proxy, which inherits the returned socket and listens nowhere yet.
+    pub(super) fn renew(&self, bootstrap: &mut Bootstrap) -> Result<OwnedFd> {
+        let what = || "cannot make the socket over which a gateway gets its listeners".to_owned();
+        let (ours, theirs) = StdUnixStream::pair().or_fail(what)?;
+        ours.set_nonblocking(true).or_fail(what)?;
+        let channel = UnixStream::from_std(ours).or_fail(what)?;
+        bootstrap.gateway_sockets = Some(u16::try_from(theirs.as_raw_fd()).or_fail(what)?);
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let workers = match bootstrap.workers {
+            0 => u16::try_from(cores()).unwrap_or(u16::MAX),
+            configured => configured,
+        };
+        let most = u16::try_from(passing::MOST).unwrap_or(u16::MAX);
+        bootstrap.workers = workers.min(most);
+        *self.process.borrow_mut() = Some(Rc::new(Process {
+            channel,
+            workers: bootstrap.workers,
+            open: RefCell::default(),
+            unanswered: Cell::default(),
+        }));
+        self.renewed.notify_one();
+        Ok(theirs.into())
+    }
+
+    /// Completes when there is another process, which has no listeners yet.
+    pub(super) async fn renewed(&self) {
+        self.renewed.notified().await;
+    }
+
+    /// Has the proxy listen at these addresses and no others. A failure is the first reason why it does not; it listens
+    /// wherever it can all the same.
+    pub(super) async fn listen_on(&self, wanted: &[SocketAddr]) -> std::result::Result<(), String> {
+        let process = self.process.borrow().clone();
+        let process = process.ok_or("the proxy is starting")?;
+        process.answered().await?;
+        let open = process.open.borrow().clone();
+        // First, because an old address may overlap with a new one.
+        for &address in open.iter().filter(|address| !wanted.contains(address)) {
+            process.tell(address, Vec::new()).await?;
+        }
+        let mut failed = None;
+        for &address in wanted {
+            if process.open.borrow().contains(&address) {
+                continue;
+            }
+            match ports::open(address, process.workers) {
+                Ok(sockets) => process.tell(address, sockets).await?,
+                Err(failure) => failed = failed.or(Some(failure.to_string())),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Process {
+    /// Opens the address with these sockets, or closes it without any.
+    async fn tell(
+        &self,
+        address: SocketAddr,
+        sockets: Vec<TcpListener>,
+    ) -> std::result::Result<(), String> {
+        let passed = passing::pass(&self.channel, address, &sockets).await;
+        passed.map_err(|e| format!("cannot pass {address} to the proxy: {e}"))?;
+        self.unanswered.set(Some(address));
+        match sockets.is_empty() {
+            true => self.open.borrow_mut().remove(&address),
+            false => self.open.borrow_mut().insert(address),
+        };
+        drop(sockets);
+        self.answered().await
+    }
+
+    /// Waits until it has done what it was told last.
+    async fn answered(&self) -> std::result::Result<(), String> {
+        let Some(address) = self.unanswered.get() else {
+            return Ok(());
+        };
+        let answer = timeout(PATIENCE, passing::answered(&self.channel)).await;
+        let answer = answer.map_err(|_| format!("the proxy does not answer about {address}"))?;
+        self.unanswered.set(None);
+        let done = answer.map_err(|e| format!("the proxy has ended: {e}"))?;
+        done.map_err(|why| {
+            self.open.borrow_mut().remove(&address);
+            format!("the proxy cannot listen on {address}: {why}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervise::ports::{Pool, Reserved};
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::os::fd::IntoRawFd;
+    use tulle_net::passing::PassedAddress;
+
+    /// A port that no other test gets.
+    fn reserved() -> Reserved {
+        Pool::new().take(Ipv4Addr::LOCALHOST.into()).unwrap()
+    }
+
+    fn bootstrap() -> Bootstrap {
+        let text = "identity: spiffe://m.local/svc/in\nworkers: 2\n\
+             certificates: {certificate: a, key: b, trustBundle: c}\n";
+        Bootstrap::parse("proxy.yaml", text).unwrap()
+    }
+
+    /// Takes the place of the proxy's next process.
+    fn renewed(listening: &Listening) -> UnixStream {
+        let mut bootstrap = bootstrap();
+        let theirs = listening.renew(&mut bootstrap).unwrap();
+        assert_eq!(bootstrap.workers, 2);
+        let number = bootstrap.gateway_sockets.unwrap();
+        let inherited = passing::inherited(number).unwrap();
+        assert_eq!(theirs.into_raw_fd(), i32::from(number));
+        inherited
+    }
+
+    /// Has the proxy listen at these addresses, of which one is news. Returns what came of it, and the news.
+    async fn listen(
+        listening: &Listening,
+        wanted: &[SocketAddr],
+        proxy: &UnixStream,
+    ) -> (std::result::Result<(), String>, PassedAddress) {
+        let take = async {
+            let passed = passing::receive(proxy).await.unwrap().unwrap();
+            passing::answer(proxy, &Ok(())).await.unwrap();
+            passed
+        };
+        tokio::join!(listening.listen_on(wanted), take)
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_cannot_be_opened_keeps_no_other_from_serving() {
+        let reserved = [reserved(), reserved()];
+        let [taken_at, free] = [&reserved[0], &reserved[1]].map(Reserved::address);
+        let taken = TcpListener::bind(taken_at).unwrap();
+        let listening = Listening::default();
+        let early = listening.listen_on(&[free]).await.unwrap_err();
+        assert!(early.contains("starting"), "{early}");
+
+        let proxy = renewed(&listening);
+        let wanted = [taken_at, free];
+        let (said, passed) = listen(&listening, &wanted, &proxy).await;
+        let said = said.unwrap_err();
+        assert!(
+            said.contains(&format!("cannot listen on {taken_at}")),
+            "{said}"
+        );
+        assert_eq!((passed.address, passed.sockets.len()), (free, 2));
+        assert!(TcpStream::connect(free).is_ok());
+
+        // Nothing is passed twice, and the other one as soon as it is free.
+        drop(taken);
+        let (done, passed) = listen(&listening, &wanted, &proxy).await;
+        done.unwrap();
+        assert_eq!((passed.address, passed.sockets.len()), (taken_at, 2));
+        listening.listen_on(&wanted).await.unwrap();
+
+        let (done, closed) = listen(&listening, &[taken_at], &proxy).await;
+        done.unwrap();
+        assert!(closed.address == free && closed.sockets.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_new_process_gets_all_listeners_again() {
+        let listening = Listening::default();
+        let reserved = reserved();
+        let address = reserved.address();
+        for _ in 0..2 {
+            let proxy = renewed(&listening);
+            listening.renewed().await;
+            let (done, passed) = listen(&listening, &[address], &proxy).await;
+            done.unwrap();
+            assert_eq!((passed.address, passed.sockets.len()), (address, 2));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_proxy_refuses_is_said_and_passed_again() {
+        let listening = Listening::default();
+        let reserved = reserved();
+        let address = reserved.address();
+        let proxy = renewed(&listening);
+        let refuse = async {
+            drop(passing::receive(&proxy).await.unwrap());
+            let done = Err("no room".to_owned());
+            passing::answer(&proxy, &done).await.unwrap();
+        };
+        let wanted = [address];
+        let (said, ()) = tokio::join!(listening.listen_on(&wanted), refuse);
+        assert!(said.unwrap_err().contains("no room"));
+        let (done, passed) = listen(&listening, &[address], &proxy).await;
+        done.unwrap();
+        assert_eq!(passed.address, address);
+    }
+}
