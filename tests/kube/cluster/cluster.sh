@@ -10,9 +10,9 @@
 #   cluster.sh state          where its files are: conf/cni, cni (plugins), log
 #   cluster.sh stats          CPU time and memory of each component
 #   cluster.sh restart NAME   kill a component; it starts again
-#   cluster.sh on 2 COMMAND   any of these about another node than the first, and:
-#   cluster.sh on 2 cut       take its link away
-#   cluster.sh on 2 mend      give it back
+#   cluster.sh cut            with several nodes: take its link away
+#   cluster.sh mend           give it back
+#   cluster.sh on 2 COMMAND   any of these about another node than the first
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 
@@ -27,8 +27,8 @@ running() { [[ -s $(pid_file 1) ]] && kill -0 "$(node 1)" 2>/dev/null; }
 enter() { exec nsenter --target "$(node)" --mount --net --pid --uts --ipc -- env -C "$PWD" "$@"; }
 inside() (enter "$@")
 kubectl() { inside "$BIN/kube" kubectl "$@"; }
-# In the network of the first node, where the bridge of all nodes is.
-at_bridge() { nsenter --target "$(node 1)" --net -- "$@"; }
+# About the bridge that links the nodes. Process numbers are the machine's.
+at_switch() { nsenter --target "$(node 1)" --mount --net -- ip -n switch "$@"; }
 now() { date +%s%3N; }
 
 until_true() { # SECONDS WHAT COMMAND...
@@ -87,9 +87,8 @@ up() {
     for ((other = 2; other <= NODES; other++)); do
         mkdir -p "$LOG/node$other"
         start "$other" "$LOG/node$other/node.log" nsenter --target "$(node 1)" --pid --
-        until_true 300 "the bridge of the nodes" at_bridge ip link show node0
-        at_bridge ip link add "node$other" type veth peer name eth0 netns "$(node "$other")"
-        at_bridge ip link set "node$other" master node0 up
+        until_true 300 "the bridge of the nodes" at_switch link show nodes
+        at_switch link add "node$other" master nodes up type veth peer name node0 netns "$(node "$other")"
     done
     until_true 300 "the control plane" test -e "$STATE/started"
     until_true 300 "the API server" kubectl get --raw /readyz
@@ -142,11 +141,7 @@ programs) echo "$BIN" ;;
 state) node_state "$number" ;;
 restart) inside kill -KILL "$(cat "$(node_state "$number")/${1:?which component}.pid")" ;;
 cut | mend)
-    if ((number == 1)); then
-        echo "error: $command takes a node other than the first, which the others are linked to: on 2 $command" >&2
-        exit 64
-    fi
-    at_bridge ip link set "node$number" "$([[ $command == cut ]] && echo down || echo up)"
+    at_switch link set "node$number" "$([[ $command == cut ]] && echo down || echo up)"
     ;;
 *)
     sed -n '2,16s/^# \{0,1\}//p' "$0" >&2

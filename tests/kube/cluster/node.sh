@@ -53,13 +53,17 @@ until_true() { # TENTHS-OF-A-SECOND COMMAND...
 
 hostname "node$number"
 ip link set lo up
-# All nodes are on a bridge of the first one. Another node's end of the link comes from there.
+# Several nodes are linked by a bridge. It has a network namespace of its own, or the first node's rules for Services
+# would be applied to what passes it. `cluster.sh` gives the other nodes their ends of a link.
 link=node0
-if ((number == 1)); then
-    ip link add "$link" type bridge
-else
-    link=eth0
+if ((number > 1)); then
     until_true 300 ip link show "$link"
+elif ((NODES > 1)); then
+    ip netns add switch
+    ip -n switch link add nodes up type bridge
+    ip -n switch link add node1 master nodes up type veth peer name "$link" netns "$$"
+else
+    ip link add "$link" type bridge
 fi
 ip address add "$ip/24" dev "$link"
 ip link set "$link" up
