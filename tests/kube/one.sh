@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # One cluster, and tests on it one after another, for run.sh, which has built everything.
 #
-#   one.sh "TEST..."    LANE tells clusters that run at once apart
+#   one.sh "NODES TEST..."    so many nodes; LANE tells clusters that run at once apart
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-read -ra tests <<<"$1"
+read -r NODES tests <<<"$1"
+read -ra tests <<<"$tests"
+export NODES
 cluster=tests/kube/cluster/cluster.sh
 . tests/kube/cluster/env.sh
 export STATE=$STATE-$LANE CGROUP=$CGROUP-$LANE

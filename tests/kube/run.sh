@@ -6,6 +6,8 @@
 #   run.sh TEST...        these tests
 #   LANES=1 run.sh ...    one cluster at a time instead of several: tests wait more than they compute
 #
+# A test that wants a cluster of two nodes says `Cluster::with_nodes(2)`, which is read here.
+#
 # The output of a test is in build/kube/TEST.log, and is printed if the test fails. Times go to the file that
 # TULLE_SUITE_TESTS names: a line of JSON for each test and for each start of a cluster.
 set -euo pipefail
@@ -14,10 +16,11 @@ cd "$(dirname "$0")/../.."
 # Tests that share a cluster, one after another: a line is a cluster. What they make is in namespaces of
 # their own, which they delete. What they say to the whole mesh they take back: a Mesh, a second
 # controller, a root (rotation leaves another one, which is as good). `operate` wants a cluster without a
-# mesh, and leaves one behind. `rolling` and `gateway_life` have the same namespace, so not the same cluster.
+# mesh, and leaves one behind; `nodes_cni` wants it, too, and takes its own away. `rolling` and `gateway_life` have the same namespace, so not the same cluster.
 shared=(
     "operate rolling mesh families crds metrics rotation"
     "policies gateway ingress traces bookinfo gateway_life settings trust calls told"
+    "nodes_cni nodes node_loss"
 )
 # The tests of `make test-kube`. The others are long, or test a part of the mesh closely.
 smoke=(operate rolling mesh families crds metrics policies gateway traces bookinfo)
@@ -64,14 +67,35 @@ for test in "${tests[@]}"; do
 done
 wanted() { [[ " ${tests[*]} " == *" $1 "* ]]; }
 
-# A job is a cluster with its tests. The shared ones take longest.
+# The nodes that tests of one cluster ask for in their sources.
+nodes_for() { # TEST...
+    local test asked="" all=""
+    for test in "$@"; do
+        asked=$(grep -rhoP 'Cluster::with_nodes\(\K[0-9]+' "tests/kube/tests/$test" "tests/kube/tests/$test.rs" 2>/dev/null |
+            sort -u | paste -sd' ') || true
+        all+="${asked:-1} "
+    done
+    asked=$(tr ' ' '\n' <<<"$all" | sort -u | paste -sd' ' | sed 's/^ //')
+    if [[ $asked != [1-9] ]]; then
+        echo "error: $*: these share a cluster, and ask for different numbers of nodes: $asked" >&2
+        exit 1
+    fi
+    echo "$asked"
+}
+
+# A job is the number of nodes of a cluster, and its tests. The shared ones take longest.
 jobs=()
+add_job() { # TEST...
+    local nodes
+    nodes=$(nodes_for "$@")
+    jobs+=("$nodes $*")
+}
 for together in "${shared[@]}"; do
     job=()
     for test in $together; do ! wanted "$test" || job+=("$test"); done
-    ((${#job[@]} == 0)) || jobs+=("${job[*]}")
+    ((${#job[@]} == 0)) || add_job "${job[@]}"
 done
-for test in "${own[@]%%:*}"; do ! wanted "$test" || jobs+=("$test"); done
+for test in "${own[@]%%:*}"; do ! wanted "$test" || add_job "$test"; done
 
 # Build missing programs before clusters compete for the processor.
 if wanted upgrade; then

@@ -3,16 +3,14 @@
 set -euo pipefail
 . "$(dirname "$0")/env.sh"
 umask 077
-mkdir -p "$CONF/cni" "$STATE/cni" "$LOG"
-# A directory of its own, so that a plugin can be added.
-ln -s /usr/lib/cni/* "$STATE/cni"
+mkdir -p "$CONF"
 
 : >"$CONF/tokens.csv"
 user() { # FILE USER [GROUP]
     local token
     token=$(od -An -tx8 -N32 /dev/urandom | tr -d ' \n')
     echo "$token,$2,$2,\"${3:-}\"" >>"$CONF/tokens.csv"
-    cat >"$CONF/$1.kubeconfig" <<END
+    cat >"$1.kubeconfig" <<END
 apiVersion: v1
 kind: Config
 clusters: [{name: test, cluster: {server: "https://$NODE_IP:6443", certificate-authority: $PKI/ca.crt}}]
@@ -21,23 +19,33 @@ contexts: [{name: test, context: {cluster: test, user: user}}]
 current-context: test
 END
 }
-user admin admin system:masters
-user controller-manager system:kube-controller-manager
-user scheduler system:kube-scheduler
-user kubelet system:node:node1 system:nodes
-user proxy system:kube-proxy
+user "$CONF/admin" admin system:masters
+user "$CONF/controller-manager" system:kube-controller-manager
+user "$CONF/scheduler" system:kube-scheduler
 
-cat >"$CONF/kubelet.yaml" <<END
+# What every node has. A node sees its directory at the place of the first one's, so that paths in these files
+# are the same on all nodes.
+node() { # NUMBER
+    local own ip ranges
+    own=$(node_state "$1")
+    ip=$(node_ip "$1")
+    mkdir -p "$own/conf/cni" "$own/cni" "$own/log" "$LOG"
+    # A directory of its own, so that a plugin can be added.
+    ln -s /usr/lib/cni/* "$own/cni"
+    user "$own/conf/kubelet" "system:node:node$1" system:nodes
+    user "$own/conf/proxy" system:kube-proxy
+
+    cat >"$own/conf/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 cgroupDriver: cgroupfs
-cgroupRoot: $CGROUP
+cgroupRoot: $(node_cgroup "$1")
 cgroupsPerQOS: true
 enforceNodeAllocatable: []
 failCgroupV1: false # 1.35 and newer refuse it unless told
 failSwapOn: false
-address: $NODE_IP
+address: $ip
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $PKI/ca.crt}}
 authorization: {mode: Webhook}
 tlsCertFile: $PKI/kubelet.crt
@@ -53,19 +61,19 @@ registryPullQPS: 0
 eventRecordQPS: 0
 kubeAPIQPS: 200
 kubeAPIBurst: 400
-maxPods: 400
+maxPods: $( ((NODES == 1)) && echo 400 || echo 200) # fewer than it has addresses
 oomScoreAdj: 0 # without CAP_SYS_RESOURCE no score can be lowered
 END
-echo "# nobody is asked outside the cluster" >"$CONF/resolv.conf"
+    echo "# nobody is asked outside the cluster" >"$own/conf/resolv.conf"
 
-cat >"$CONF/proxy.yaml" <<END
+    cat >"$own/conf/proxy.yaml" <<END
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: $PROXY_MODE
 oomScoreAdj: 0
 clientConnection: {kubeconfig: $CONF/proxy.kubeconfig}
 clusterCIDR: $POD_CIDR${POD_CIDR6:+,$POD_CIDR6}
-hostnameOverride: node1
+hostnameOverride: node$1
 bindAddress: 127.0.0.1
 healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: 127.0.0.1:10249
@@ -74,7 +82,7 @@ iptables: {minSyncPeriod: 0s, masqueradeAll: false}
 nftables: {minSyncPeriod: 0s}
 END
 
-cat >"$CONF/containerd.toml" <<END
+    cat >"$own/conf/containerd.toml" <<END
 version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -99,11 +107,15 @@ oom_score = 0
         SystemdCgroup = false
 END
 
-ranges="[{\"subnet\": \"$POD_CIDR\"}]"
-[[ -z $POD_CIDR6 ]] || ranges+=", [{\"subnet\": \"$POD_CIDR6\"}]"
-cat >"$CONF/cni/10-bridge.conflist" <<END
+    ranges="[{\"subnet\": \"$(node_pods "$1")\"}]"
+    [[ -z $POD_CIDR6 ]] || ranges+=", [{\"subnet\": \"$(node_pods6 "$1")\"}]"
+    cat >"$own/conf/cni/10-bridge.conflist" <<END
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
    "ipam": {"type": "host-local", "ranges": [$ranges], "dataDir": "/run/cni-ipam"}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 END
+}
+for ((number = 1; number <= NODES; number++)); do
+    node "$number"
+done

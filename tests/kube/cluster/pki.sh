@@ -23,7 +23,12 @@ first=${SERVICE_CIDR%.*.*}.0.1 # the service `kubernetes` has the range's first 
 issue apiserver /CN=kube-apiserver serverAuth \
     "IP:127.0.0.1,IP:$NODE_IP,IP:$first,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
 issue apiserver-kubelet /O=system:masters/CN=kube-apiserver-kubelet-client clientAuth
-issue kubelet /CN=node1 serverAuth "IP:$NODE_IP,DNS:node1"
+for ((number = 1; number <= NODES; number++)); do
+    own=$(node_state "$number")/pki
+    mkdir -p "$own"
+    issue "$own/kubelet" "/CN=node$number" serverAuth "IP:$(node_ip "$number"),DNS:node$number"
+    ((number == 1)) || cp ca.crt "$own"
+done
 issue front-proxy /CN=front-proxy-client clientAuth
 key sa.key
 openssl ec -in sa.key -pubout -out sa.pub 2>/dev/null

@@ -1,6 +1,6 @@
 //! The mesh as a user would install it.
 
-use crate::{Cluster, eventually, root};
+use crate::{Cluster, Node, eventually, root};
 use serde_json::Value;
 use std::sync::{Mutex, PoisonError};
 
@@ -53,6 +53,29 @@ pub fn install_as(cluster: &Cluster, options: &[&str]) {
     cluster.apply(&String::from_utf8_lossy(&made.stdout));
     cluster.await_deployment("tulle-system", "tulle-controller");
     await_webhooks(cluster);
+}
+
+/// Returns the objects of a strict mesh with the CNI plugin, at the places that the nodes of the cluster have for it.
+///
+/// # Panics
+/// `tulle install` does not print them.
+pub fn objects_with_cni(cluster: &Cluster) -> Value {
+    let node = Node::new(cluster);
+    let [configurations, programs] =
+        [node.configurations, node.programs].map(|d| d.to_string_lossy().into_owned());
+    let places = [
+        "--cni-configurations",
+        &configurations,
+        "--cni-programs",
+        &programs,
+    ];
+    let words = [
+        &["install", "--profile", "strict", "--cni", "-o", "json"],
+        &places[..],
+    ]
+    .concat();
+    let printed = cluster.tulle(&words);
+    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("{e}: {printed}"))
 }
 
 /// Pods and objects that come before the API server knows the webhooks would be refused.

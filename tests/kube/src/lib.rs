@@ -8,6 +8,7 @@ mod documented;
 mod gateway_api;
 mod install;
 pub mod load;
+mod neighbour;
 mod node;
 #[path = "../../local/src/waits.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -17,7 +18,8 @@ mod wire;
 pub use certificate::Certificate;
 pub use documented::Documented;
 pub use gateway_api::{conforms, install_gateway_api};
-pub use install::{await_webhooks, install, install_as, install_with};
+pub use install::{await_webhooks, install, install_as, install_with, objects_with_cni};
+pub use neighbour::Neighbour;
 pub use node::{Node, OnNode};
 use serde_json::Value;
 use std::io::Write;
@@ -66,6 +68,26 @@ impl Cluster {
         }
         let script = root().join("tests/kube/cluster/cluster.sh");
         Some(Self { script })
+    }
+
+    /// The same with so many nodes. `tests/kube/run.sh` reads the number here, and starts the cluster with them.
+    ///
+    /// # Panics
+    /// It has another number of nodes.
+    pub fn with_nodes(count: usize) -> Option<Self> {
+        let cluster = Self::get()?;
+        let nodes = cluster.get_json(&["nodes"]);
+        let found = nodes["items"].as_array().map_or(0, Vec::len);
+        assert_eq!(
+            found, count,
+            "this test asks for {count} nodes: NODES={count} tests/kube/cluster/cluster.sh up"
+        );
+        Some(cluster)
+    }
+
+    /// A command of the cluster's script about a node, by its number from 1.
+    pub fn on(&self, node: usize, arguments: &[&str]) -> Command {
+        self.command(&[&["on", &node.to_string()], arguments].concat())
     }
 
     /// A command of the cluster's script. It reads nothing unless the caller gives it something: the
@@ -200,6 +222,24 @@ impl Cluster {
         if !done.status.success() {
             panic!("{namespace}/{name} is not ready\n{}", self.said(namespace));
         }
+    }
+
+    /// Waits until a DaemonSet has a pod that is ready on each node that it is for.
+    ///
+    /// # Panics
+    /// It has not in time.
+    pub fn await_daemon_set(&self, namespace: &str, name: &str) {
+        let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+        let daemon_set = format!("daemonset/{name}");
+        let status = ["-n", namespace, "rollout", "status", &daemon_set, &timeout];
+        let begun = Instant::now();
+        let done = self.try_kubectl(&status);
+        note_wait(&format!("{namespace}/{name} is ready"), begun.elapsed());
+        assert!(
+            done.status.success(),
+            "{namespace}/{name} is not ready\n{}",
+            self.said(namespace)
+        );
     }
 
     /// Returns the state and the logs of a namespace's pods, for failures.

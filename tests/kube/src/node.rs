@@ -14,9 +14,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// The only one of the cluster.
+    /// The first one of the cluster.
     pub fn new(cluster: &Cluster) -> Self {
-        let told = cluster.command(&["state"]).output();
+        Self::numbered(cluster, 1)
+    }
+
+    /// A node by its number, from 1. These are the places as this machine sees them; the node itself sees its
+    /// own directories where the first node has them.
+    pub fn numbered(cluster: &Cluster, number: usize) -> Self {
+        let told = cluster.on(number, &["state"]).output();
         let told = told.expect("cluster.sh state");
         let state = PathBuf::from(String::from_utf8_lossy(&told.stdout).trim());
         Self {

@@ -1,4 +1,4 @@
-//! Takes apart a packet capture from the node's bridge: the traffic between pods.
+//! Takes apart a packet capture from a node's network: the traffic between pods, or between nodes.
 
 use crate::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +31,15 @@ impl Cluster {
     /// # Panics
     /// tcpdump does not start.
     pub fn capture(&self) -> Capture {
+        self.capture_on("cni0")
+    }
+
+    /// Starts to look at everything that passes an interface of the first node: `node0` leads to the
+    /// other nodes.
+    ///
+    /// # Panics
+    /// tcpdump does not start.
+    pub fn capture_on(&self, interface: &str) -> Capture {
         let file = std::env::temp_dir().join(format!("tulle-wire-{}.pcap", std::process::id()));
         // The bridge shows what it hands from pod to pod only to those who listen to all of it,
         // which tcpdump does by itself.
@@ -39,7 +48,7 @@ impl Cluster {
                 "net",
                 "tcpdump",
                 "-i",
-                "cni0",
+                interface,
                 "-U",
                 "-s",
                 "0",

@@ -4,43 +4,16 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use tests_kube::{Cluster, Node, await_webhooks, eventually};
+use tests_kube::{Cluster, Node, await_webhooks, eventually, objects_with_cni};
 
 /// Splits the output of `tulle install --cni`: the plugin's DaemonSet, and all else.
-fn objects(cluster: &Cluster, node: &Node) -> (String, String) {
-    let configurations = node.configurations.to_str().unwrap();
-    let programs = node.programs.to_str().unwrap();
-    let printed = cluster.tulle(&[
-        "install",
-        "--profile",
-        "strict",
-        "--cni",
-        "--cni-configurations",
-        configurations,
-        "--cni-programs",
-        programs,
-        "-o",
-        "json",
-    ]);
-    let mut list: Value = serde_json::from_str(&printed).unwrap();
+fn objects(cluster: &Cluster) -> (String, String) {
+    let mut list = objects_with_cni(cluster);
     let items = list["items"].as_array_mut().unwrap();
     let plugin = items.extract_if(.., |item| item["kind"] == "DaemonSet");
     let plugin: Vec<Value> = plugin.collect();
     assert_eq!(plugin.len(), 1);
     (plugin[0].to_string(), list.to_string())
-}
-
-fn await_plugin(cluster: &Cluster) {
-    let status = [
-        "-n",
-        "tulle-cni",
-        "rollout",
-        "status",
-        "daemonset/tulle-cni",
-        "--timeout=300s",
-    ];
-    let done = cluster.try_kubectl(&status);
-    assert!(done.status.success(), "{}", cluster.said("tulle-cni"));
 }
 
 fn deploy(cluster: &Cluster, namespace: &str) {
@@ -73,14 +46,14 @@ fn nodes_redirect_the_traffic_of_pods_without_privileges() {
     };
     let node = Node::new(&cluster);
     let before = node.configuration();
-    let (plugin, rest) = objects(&cluster, &node);
+    let (plugin, rest) = objects(&cluster);
     cluster.apply(&rest);
     cluster.await_deployment("tulle-system", "tulle-controller");
     await_webhooks(&cluster);
 
     too_early(&cluster);
     cluster.apply(&plugin);
-    await_plugin(&cluster);
+    cluster.await_daemon_set("tulle-cni", "tulle-cni");
     assert!(node.is_chained());
     // Those that came too early are made again.
     for name in ["web", "client"] {
@@ -176,7 +149,7 @@ fn stays(cluster: &Cluster, node: &Node) {
     // One that is made now is redirected all the same.
     cluster.kubectl(&["-n", "cni", "rollout", "restart", "deployment/web"]);
     cluster.await_deployment("cni", "web");
-    await_plugin(cluster);
+    cluster.await_daemon_set("tulle-cni", "tulle-cni");
     // Calico and others do this when they start.
     let file = node.configurations.join("10-bridge.conflist");
     let without = &node.configuration()["10-bridge.conflist.tulle-saved"];
