@@ -227,6 +227,8 @@ impl Controller {
         state: MeshState,
         failure: Option<Failure>,
     ) -> Result<RunningController, StartError> {
+        // The limits of connections count on it: where a system allows 1,024 at first, a flood would take them all.
+        tulle_net::socket::raise_descriptor_limit();
         let metrics = match config.metrics {
             Some(address) => Some(listen(address).await?),
             None => None,

@@ -9,28 +9,37 @@ use alone::Alone;
 use common::{start, workload};
 use hyper_util::rt::TokioIo;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
+use tulle_control::ca::issuer::{CertificateRequest, IssueError, Issuer, Signed};
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Account, Accounts, Cluster, ReviewError, ReviewFuture};
+use tulle_control::ca::{Authority, VerifiedCsr};
+use tulle_control::cluster::{
+    Account, Accounts, Cluster, ResponseFuture, ReviewError, ReviewFuture,
+};
 use tulle_control::{Controller, RunningController, StoreKind};
-use tulle_model::identity::TrustDomain;
+use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_tls::Identity;
 use tulle_tls::controller::{Anchor, client_config};
+use tulle_tls::enrol::SigningRequest;
 
 /// The same limits as in `serve/accept.rs`.
 const ARRIVALS_OF_SOURCE: usize = 256;
 const STRANGERS: usize = 512;
 const STRANGERS_OF_SOURCE: usize = 128;
+/// The same limit as in `serve/certificates.rs`.
+const SIGNED_AT_ONCE: usize = 64;
 
 /// Longest stay of a peer without a certificate; all strangers are present together only within
 /// this time.
@@ -176,20 +185,31 @@ impl Accounts for ApiServer {
 
 async fn cluster(directory: &std::path::Path) -> (RunningController, Arc<ApiServer>) {
     let accounts = Arc::<ApiServer>::default();
+    (
+        cluster_of(directory, accounts.clone(), None).await,
+        accounts,
+    )
+}
+
+async fn cluster_of(
+    directory: &std::path::Path,
+    accounts: Arc<dyn Accounts>,
+    issuer: Option<Arc<Slow>>,
+) -> RunningController {
+    let roots = issuer.iter().map(|i| i.authority.root().to_vec());
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("tulle.local").unwrap(),
         namespace: "tulle-system".to_owned(),
         roots: Roots::generate().unwrap(),
         keeper: Arc::<Alone>::default(),
-        issuer: None,
-        issuer_roots: Vec::new(),
-        accounts: accounts.clone(),
+        issuer_roots: roots.collect(),
+        issuer: issuer.map(|issuer| Arc::new(Shared(issuer)) as _),
+        accounts,
         more_metrics: Arc::new(|_| {}),
     };
     let mut config = common::config(directory);
     config.store = StoreKind::Memory;
-    let running = Controller::start_in_cluster(config, cluster).await.unwrap();
-    (running, accounts)
+    Controller::start_in_cluster(config, cluster).await.unwrap()
 }
 
 /// A client at 127.0.0.`host`.
@@ -254,6 +274,113 @@ async fn tokens_that_are_reviewed_for_long_keep_no_member_and_no_newcomer_out() 
         let member = client(&running, 4, Some(&identity)).await;
         sign(member, "good").await.unwrap();
     }
+}
+
+/// An API server to which each token is the name of an account.
+struct ByName;
+
+impl Accounts for ByName {
+    fn review(&self, token: String) -> ReviewFuture {
+        Box::pin(async {
+            Ok(Account {
+                namespace: "shop".into(),
+                name: token,
+            })
+        })
+    }
+}
+
+/// An issuer that never answers, and whom it was asked for.
+struct Slow {
+    authority: Authority,
+    asked: watch::Sender<Vec<String>>,
+}
+
+/// A type of this test that can implement the controller's trait.
+struct Shared(Arc<Slow>);
+
+impl Issuer for Shared {
+    fn name(&self) -> String {
+        "slow".into()
+    }
+
+    fn sign(
+        &self,
+        asked: CertificateRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<Signed, IssueError>> + Send>> {
+        let name = asked.identity.name().to_owned();
+        self.0.asked.send_modify(|all| all.push(name));
+        Box::pin(std::future::pending())
+    }
+
+    fn roots(&self) -> ResponseFuture<Vec<Vec<u8>>> {
+        let root = self.0.authority.root().to_vec();
+        Box::pin(async { Ok(vec![root]) })
+    }
+}
+
+impl Slow {
+    /// An identity that it gave somebody before.
+    fn identity(&self, name: &str) -> Identity {
+        let id = SpiffeId::parse(&format!("spiffe://tulle.local/ns/shop/sa/{name}")).unwrap();
+        let request = SigningRequest::new(&id).unwrap();
+        let csr = VerifiedCsr::parse(&request.csr_der).unwrap();
+        let (hour, now) = (Duration::from_secs(3600), SystemTime::now());
+        let issued = self.authority.issue(&csr, &id, hour, now).unwrap();
+        let chain = vec![issued.certificate.to_vec()];
+        let roots = vec![self.authority.root().to_vec()];
+        request.complete(chain, roots).unwrap().identity
+    }
+}
+
+/// Whoever waits for a signature is not interrupted, and so gives no place up.
+#[tokio::test]
+async fn strangers_for_whom_an_issuer_takes_long_keep_no_member_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let issuer = Arc::new(Slow {
+        authority: Authority::from_roots(Roots::generate().unwrap()).unwrap(),
+        asked: watch::Sender::default(),
+    });
+    let accounts = Arc::new(ByName);
+    let running = cluster_of(directory.path(), accounts, Some(issuer.clone())).await;
+    let mut asked = issuer.asked.subscribe();
+    let running = Arc::new(running);
+    let mut strangers = tokio::task::JoinSet::new();
+    for number in 0..2 * SIGNED_AT_ONCE {
+        let running = running.clone();
+        let host = u8::try_from(10 + number / 16).unwrap();
+        strangers.spawn(async move {
+            let mut stranger = client(&running, host, None).await;
+            let mut times = 0;
+            // As often as it is refused.
+            loop {
+                let signed = ask(stranger.clone(), &format!("s{number}-{times}")).await;
+                if signed.is_err_and(|e| e.code() != tonic::Code::ResourceExhausted) {
+                    stranger = client(&running, host, None).await;
+                }
+                times += 1;
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let all = asked.wait_for(|all| all.len() >= SIGNED_AT_ONCE);
+    timeout(LONG, all).await.unwrap().unwrap();
+    let member = client(&running, 4, Some(&issuer.identity("member"))).await;
+    tokio::select! {
+        refused = ask(member, "member") => panic!("{refused:?}"),
+        heard = timeout(LONG, asked.wait_for(|all| all.iter().any(|a| a == "member"))) => {
+            heard.unwrap().unwrap();
+        }
+    }
+}
+
+/// Asks for a certificate of the account that has this name.
+async fn ask(client: CertificatesClient<Channel>, name: &str) -> Result<Identity, Status> {
+    let proof = v1::SignRequest {
+        service_account_token: name.into(),
+        ..Default::default()
+    };
+    common::sign(client, &format!("ns/shop/sa/{name}"), proof).await
 }
 
 #[tokio::test]

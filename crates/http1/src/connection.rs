@@ -173,6 +173,19 @@ mod tests {
         }
     }
 
+    /// Names beyond those that are collected would not be removed.
+    #[test]
+    fn no_more_fields_are_named_than_are_removed() {
+        let names = |count: u8| (0..count).map(|n| format!("x-{n}")).collect::<Vec<_>>();
+        let most = names(MAX_NAMED).join(", ");
+        assert!(read(&[most.clone()]).is_ok());
+        let head = format!("Connection: {most}\r\n\r\n");
+        let named = Named::from_lines(Lines::new(head.as_bytes()));
+        assert!(names(MAX_NAMED).iter().all(|n| named.holds(n.as_bytes())));
+        assert!(read(&[names(MAX_NAMED + 1).join(", ")]).is_err());
+        assert!(read(&[most, "x-more".to_owned()]).is_err());
+    }
+
     #[test]
     fn what_is_named_is_removed_but_for_what_the_recipient_is_meant_to_see() {
         let head = b"Connection: close, X-A,, te\r\nb: c\r\nconnection: x-b, Via, upgrade\r\n\r\n";

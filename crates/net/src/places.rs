@@ -9,8 +9,9 @@
 //! A place may weigh more than one: the same rules divide the bytes of a memory budget.
 
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -61,6 +62,15 @@ pub fn source_of(address: IpAddr) -> IpAddr {
         }
         address => address,
     }
+}
+
+/// Returns what counts as one source where peers are known by name, such as an identity.
+#[must_use]
+pub fn source_named(name: &str) -> IpAddr {
+    static KEYS: OnceLock<RandomState> = OnceLock::new();
+    // The name takes the place of a network, whose every address is one source.
+    let network = KEYS.get_or_init(RandomState::new).hash_one(name);
+    Ipv6Addr::from(u128::from(network) << 64).into()
 }
 
 #[derive(Debug)]
@@ -460,6 +470,13 @@ mod tests {
         assert_ne!(source_of("2001:db8::1"), source_of("2001:db8:0:1::1"));
         assert_eq!(source_of("::ffff:192.0.2.1"), ip(1));
         assert_ne!(source_of("192.0.2.1"), source_of("192.0.2.2"));
+    }
+
+    #[test]
+    fn a_name_is_one_source() {
+        let [web, again, other] = ["web", "web", "other"].map(source_named);
+        assert_eq!((web, source_of(web)), (again, web));
+        assert_ne!(web, other);
     }
 
     #[test]

@@ -10,6 +10,15 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 /// Connections the kernel holds for us while a worker is busy.
 const BACKLOG: i32 = 4096;
 
+/// Allows this process as many descriptors as it may allow itself.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // The default limit still works, with fewer connections.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
 /// Returns the address on which to listen. An IPv6 wildcard, which takes IPv4 too, becomes the IPv4
 /// one on a node whose kernel has no IPv6 (`ipv6.disable=1`). With `disable_ipv6` of a namespace the
 /// family is still there, and the wildcard of use.

@@ -81,7 +81,7 @@ impl std::error::Error for StartError {}
 /// The proxy could not start.
 pub fn run(source: &Source) -> Result<(), StartError> {
     let bootstrap = source.read().map_err(StartError::Config)?;
-    raise_descriptor_limit();
+    socket::raise_descriptor_limit();
     memory_limit::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -345,14 +345,6 @@ async fn release_memory() {
 pub fn allowed_cores() -> usize {
     // It takes cgroup quotas and the affinity mask into account; quotas are rounded down.
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // The default limit still works, with fewer connections.
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// The signals that end this process.

@@ -100,6 +100,14 @@ impl Yard {
         apply_redirection(&namespace, FilterBackend::Nft, &change(redirection)).unwrap();
     }
 
+    /// Leads what is for elsewhere from one of the hosts to this address.
+    pub fn default_route(&self, host: Host, via: IpAddr) {
+        ip(&format!(
+            "-n {} route add default via {via}",
+            self.name(host)
+        ));
+    }
+
     /// Name of a namespace.
     pub fn name(&self, host: Host) -> &str {
         match host {

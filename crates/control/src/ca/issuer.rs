@@ -343,10 +343,56 @@ fn asks_for_no_more(asked: &CertificateRequest) -> Result<(), String> {
             named += 1;
         }
     }
-    match named {
-        1 => Ok(()),
-        _ => Err(format!("the request must name {} once", asked.identity)),
+    if named != 1 {
+        return Err(format!("the request must name {} once", asked.identity));
     }
+    // An issuer may read what our reader passes over, such as a second value of an attribute.
+    let written =
+        [false, true].map(|critical| info_of(&asked.identity, info.subject_pki.raw, critical));
+    match written.iter().any(|written| written == info.raw) {
+        true => Ok(()),
+        false => Err("the request has bytes that no reader needs".to_owned()),
+    }
+}
+
+/// Writes what a request for this identity alone says, before it is signed (RFC 2986, section 4.1). The
+/// extension with the name may be marked critical.
+fn info_of(identity: &SpiffeId, key: &[u8], critical: bool) -> Vec<u8> {
+    const VERSION_AND_SUBJECT: &[u8] = b"\x02\x01\0\x30\0";
+    const EXTENSION_REQUEST: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x09\x0e";
+    const ALTERNATIVE_NAME: &[u8] = b"\x06\x03\x55\x1d\x11";
+    const CRITICAL: &[u8] = b"\x01\x01\xff";
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    const OCTETS: u8 = 0x04;
+    const URI: u8 = 0x86;
+    const ATTRIBUTES: u8 = 0xa0;
+    let name = der(SEQUENCE, &[&der(URI, &[identity.as_str().as_bytes()])]);
+    let marked = if critical { CRITICAL } else { b"" };
+    let extension = der(
+        SEQUENCE,
+        &[ALTERNATIVE_NAME, marked, &der(OCTETS, &[&name])],
+    );
+    let values = der(SET, &[&der(SEQUENCE, &[&extension])]);
+    let attributes = der(ATTRIBUTES, &[&der(SEQUENCE, &[EXTENSION_REQUEST, &values])]);
+    der(SEQUENCE, &[VERSION_AND_SUBJECT, key, &attributes])
+}
+
+/// A value in DER.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = content.len().to_be_bytes();
+    let zeros = length.iter().take_while(|byte| **byte == 0).count();
+    let digits = length.get(zeros..).unwrap_or_default();
+    let mut out = vec![tag];
+    if content.len() >= 0x80 {
+        out.push(0x80 | digits.len() as u8);
+    }
+    match content.is_empty() {
+        true => out.push(0),
+        false => out.extend_from_slice(digits),
+    }
+    [out, content].concat()
 }
 
 /// Checks that the only name is the identity itself.
@@ -556,7 +602,29 @@ mod tests {
             params.custom_extensions = vec![custom];
         };
         let plain = |_: &mut CertificateParams| {};
+        // A value of the attribute as it should be, and another one behind it; and one that follows the values.
+        let hidden = |inside: bool| {
+            let name = |tag, name: &str| {
+                let names = der(0x30, &[&der(tag, &[name.as_bytes()])]);
+                let octets = der(0x04, &[&names]);
+                der(0x30, &[&der(0x30, &[b"\x06\x03\x55\x1d\x11", &octets])])
+            };
+            let (own, other) = (name(0x86, own), name(0x82, "kubernetes.default.svc"));
+            let values = match inside {
+                true => der(0x31, &[&own, &other]),
+                false => [der(0x31, &[&own]), der(0x31, &[&other])].concat(),
+            };
+            let oid = &[1, 2, 840, 113_549, 1, 9, 14];
+            let attribute = rcgen::Attribute { oid, values };
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+            let mut params = CertificateParams::default();
+            params.distinguished_name = DistinguishedName::new();
+            let request = params.serialize_request_with_attributes(&key, vec![attribute]);
+            request.unwrap().der().to_vec()
+        };
         let cases = [
+            (hidden(true), false),
+            (hidden(false), false),
             (with(vec![uri(own)], &plain), true),
             (with(vec![], &plain), false),
             (

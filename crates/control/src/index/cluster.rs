@@ -612,10 +612,12 @@ fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTree
     let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
     for service in cluster.services_of(pod) {
         for port in &service.ports {
-            let mut own = port.endpoints.iter();
-            if let Some(own) = own.find(|e| e.pod.as_deref() == Some(pod.name.name())) {
-                let said = said.entry(own.address.port()).or_default();
-                said.push((service, &port.port));
+            let own = port.endpoints.iter();
+            let own = own.filter(|e| e.pod.as_deref() == Some(pod.name.name()));
+            // Slices that somebody writes may lead to several ports of a pod, and each is this Service's.
+            let numbers: BTreeSet<u16> = own.map(|e| e.address.port()).collect();
+            for number in numbers {
+                said.entry(number).or_default().push((service, &port.port));
             }
         }
     }

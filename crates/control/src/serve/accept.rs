@@ -1,7 +1,8 @@
 //! Connections in: TLS handshakes on the port, the caller's user id on the Unix socket.
 //!
 //! Whoever reaches the port may begin a handshake, and may come without a certificate to get one. A
-//! source that opens many connections keeps nobody else out: see [`tulle_net::places`].
+//! source that opens many connections keeps nobody else out, and neither does an identity: see
+//! [`tulle_net::places`].
 
 use super::peer::{Known, Member, Peer};
 use super::tls::Acceptor;
@@ -18,14 +19,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
-use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places};
+use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places, Stage, source_named};
 
-/// Connections at a time.
-const MAX_CONNECTIONS: usize = 20_000;
+/// Connections with a certificate, by identity. The replicas of a workload share one, and as many streams
+/// as the hub allows them fit.
+const MEMBERS: PlaceLimits = PlaceLimits {
+    all: 20_000,
+    source: 1_200,
+    reserved: 0,
+};
 /// Connections whose handshake is not finished. The sidecars of a host start together, so a source has
 /// some hundred.
 const ARRIVALS: PlaceLimits = PlaceLimits {
@@ -58,7 +64,6 @@ pub(crate) struct Connection {
     peer: Arc<Peer>,
     /// Ends it when it is ready.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Connected for Connection {
@@ -121,14 +126,13 @@ impl TlsListener {
     /// Hands over connections until a receiver is gone: those with a certificate to `members`,
     /// those without one to `strangers`.
     pub(crate) async fn run(mut self, members: Ready, strangers: Ready) {
-        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let arrivals = Places::new(ARRIVALS);
-        let staying = Places::new(STRANGERS);
+        let staying = Staying {
+            members: Places::new(MEMBERS),
+            strangers: Places::new(STRANGERS),
+        };
         let mut short = false;
         loop {
-            let Ok(slot) = connections.clone().acquire_owned().await else {
-                return;
-            };
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
                 () = members.closed() => return,
@@ -169,8 +173,8 @@ impl TlsListener {
                 let from = arrival.source();
                 drop(arrival);
                 let connection = shaken.unwrap_or_else(evicted).and_then(|io| {
-                    let peer = identified(&io, from, &acceptor, &state, &staying)?;
-                    Ok(Connection::new(io, peer, slot))
+                    let (peer, place) = identified(&io, from, &acceptor, &state, &staying)?;
+                    Ok(Connection::new(io, peer, place))
                 });
                 match connection {
                     Ok(connection) => {
@@ -193,19 +197,27 @@ async fn handshake_of(acceptor: &Acceptor, stream: TcpStream) -> io::Result<TlsS
     acceptor.tls.accept(stream).await
 }
 
+/// The places of connections whose handshake is over.
+#[derive(Clone)]
+struct Staying {
+    members: Places,
+    strangers: Places,
+}
+
 fn identified(
     io: &TlsStream<TcpStream>,
     from: IpAddr,
     acceptor: &Acceptor,
     state: &MeshState,
-    staying: &Places,
-) -> io::Result<Peer> {
+    staying: &Staying,
+) -> io::Result<(Peer, Arc<HeldPlace>)> {
     let certificates = io.get_ref().1.peer_certificates();
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let Some((first, chain)) = certificates.and_then(|c| Some((c.first()?, c))) else {
-        let place = staying.take(from, Class::Anyone);
+        let place = staying.strangers.take(from, Class::Anyone);
         let full = || io::Error::other("too many connections without a certificate");
-        return Ok(Peer::Anonymous(Arc::new(place.ok_or_else(full)?)));
+        let place = Arc::new(place.ok_or_else(full)?);
+        return Ok((Peer::Anonymous(place.clone()), place));
     };
     let root = acceptor.root_of(chain);
     let root = root.ok_or_else(|| wrong("its chain ends in no root".into()))?;
@@ -215,28 +227,38 @@ fn identified(
         revoked: state.revoked(),
     };
     let member = Member::from_certificate(first, from, root, domain.as_str(), known);
-    Ok(Peer::Mesh(member.map_err(wrong)?))
+    let member = member.map_err(wrong)?;
+    let source = source_named(member.id.as_str());
+    let place = staying.members.take(source, Class::Anyone);
+    let full =
+        || io::Error::other("too many connections of members, and this identity has its share");
+    let place = place.ok_or_else(full)?;
+    // Two identities with equal shares must not take each other's places in turn.
+    place.reach(Stage::Served);
+    Ok((Peer::Mesh(member), Arc::new(place)))
 }
 
 impl Connection {
-    fn new(io: TlsStream<TcpStream>, peer: Peer, slot: OwnedSemaphorePermit) -> Self {
-        let end = match &peer {
-            Peer::Anonymous(place) => Some(Box::pin(stay(place.clone())) as _),
+    fn new(io: TlsStream<TcpStream>, peer: Peer, place: Arc<HeldPlace>) -> Self {
+        let limit = match &peer {
+            Peer::Anonymous(_) => Some(STRANGER_TIMEOUT),
             _ => None,
         };
         Self {
             io: Box::new(io),
             peer: Arc::new(peer),
-            end,
-            _slot: Some(slot),
+            end: Some(Box::pin(stay(place, limit))),
         }
     }
 }
 
-/// Waits until a connection without a certificate has used up its time.
-async fn stay(place: Arc<HeldPlace>) {
+/// Waits until a connection has lost its place, or used up its time.
+async fn stay(place: Arc<HeldPlace>, limit: Option<Duration>) {
     // The connection is over however this ends.
-    let _ = place.during(sleep(STRANGER_TIMEOUT)).await;
+    let _ = match limit {
+        Some(limit) => place.during(sleep(limit)).await,
+        None => place.during(std::future::pending()).await,
+    };
 }
 
 /// The operator's Unix socket.
@@ -295,7 +317,6 @@ impl LocalListener {
                         io: Box::new(stream),
                         peer: Arc::new(Peer::Operator),
                         end: None,
-                        _slot: None,
                     };
                     if ready.send(Ok(connection)).await.is_err() {
                         return;

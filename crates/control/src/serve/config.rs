@@ -146,6 +146,12 @@ async fn serve(
             Ok(()) = terms.changed() => session.certificates(*terms.borrow_and_update()),
             () = sender.closed() => break None,
             status = &mut expired => break Some(status),
+            () = stream.displaced.notified() => {
+                break Some(Status::resource_exhausted(format!(
+                    "too many configuration streams are open, and {} has the most: one ends for another identity",
+                    stream.identity
+                )));
+            }
             _ = shutdown.wait_for(|down| *down) => {
                 break Some(Status::unavailable("the controller is shutting down"));
             }

@@ -28,6 +28,8 @@ pub(crate) struct Stream {
     pub(crate) identity: SpiffeId,
     mailbox: Mutex<Mailbox>,
     pub(crate) wake: Notify,
+    /// Another identity needs its place.
+    pub(crate) displaced: Notify,
     status: Mutex<StreamStatus>,
 }
 
@@ -134,12 +136,15 @@ impl Hub {
         }
     }
 
-    /// Adds a stream; `None` when there are too many.
+    /// Adds a stream; `None` when there are too many. Where all together are too many, the identity with the
+    /// most gives one up to an identity that has fewer.
     pub(crate) fn join(&self, identity: SpiffeId, not_after: i64) -> Option<Arc<Stream>> {
         let mut state = lock(&self.state);
         let siblings = state.per_identity.get(&identity);
         let siblings = siblings.map_or(0, BTreeSet::len);
-        if state.streams.len() >= MAX_STREAMS || siblings >= MAX_STREAMS_PER_IDENTITY {
+        if siblings >= MAX_STREAMS_PER_IDENTITY
+            || (state.streams.len() >= MAX_STREAMS && !state.make_room(siblings))
+        {
             return None;
         }
         state.next_id += 1;
@@ -149,6 +154,7 @@ impl Hub {
             identity: identity.clone(),
             mailbox: Mutex::default(),
             wake: Notify::new(),
+            displaced: Notify::new(),
             status: Mutex::new(StreamStatus {
                 certificate_not_after: not_after,
                 ..StreamStatus::default()
@@ -287,6 +293,21 @@ impl State {
         }
     }
 
+    /// Ends the oldest stream of the identity that has the most, for one of an identity that has `own`. Two with
+    /// equal shares do not take each other's places in turn.
+    fn make_room(&mut self, own: usize) -> bool {
+        let most = self.per_identity.values_mut().max_by_key(|ids| ids.len());
+        let Some(ids) = most.filter(|ids| ids.len() >= own + 2) else {
+            return false;
+        };
+        let Some(stream) = ids.pop_first().and_then(|id| self.streams.remove(&id)) else {
+            return false;
+        };
+        // Its task ends, and gives up its interest in names.
+        stream.displaced.notify_one();
+        true
+    }
+
     fn lose_interest(&mut self, name: &Arc<str>, id: u64) {
         if let Some(interested) = self.interested.get_mut(name) {
             interested.remove(&id);
@@ -358,6 +379,32 @@ mod tests {
         publish(&large, "first.own");
         assert!(stream.take_changed().likely);
         assert_eq!(likely(&large, &stream), "service/first.own service/s.own");
+    }
+
+    #[tokio::test]
+    async fn identities_with_many_streams_keep_no_other_out() {
+        let hub = Hub::new(std::iter::empty());
+        let join = |name: usize| {
+            let identity = SpiffeId::parse(&format!("spiffe://t/ns/evil/sa/a{name}")).unwrap();
+            hub.join(identity, 0)
+        };
+        let mut streams = Vec::new();
+        for name in 0..MAX_STREAMS / MAX_STREAMS_PER_IDENTITY {
+            streams.extend((0..MAX_STREAMS_PER_IDENTITY).map(|_| join(name).unwrap()));
+            assert!(join(name).is_none(), "it has its share");
+        }
+        let first = join(1_000).unwrap();
+        assert!(join(1_001).is_some());
+        assert_eq!(hub.streams().len(), MAX_STREAMS);
+        let there: BTreeSet<u64> = hub.streams().iter().map(|s| s.id).collect();
+        let gone: Vec<_> = streams.iter().filter(|s| !there.contains(&s.id)).collect();
+        assert_eq!(gone.len(), 2);
+        for stream in gone {
+            stream.displaced.notified().await;
+            hub.leave(stream, std::iter::empty());
+        }
+        assert!(there.contains(&first.id));
+        assert_eq!(hub.streams().len(), MAX_STREAMS);
     }
 
     #[test]

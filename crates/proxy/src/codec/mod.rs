@@ -1,6 +1,6 @@
 //! Formats that come from the network: bytes in, values out. No sockets, no clock, no configuration.
 
-pub(crate) mod answered;
+pub mod answered;
 pub mod detect;
 pub mod dns_message;
 pub mod exposition;

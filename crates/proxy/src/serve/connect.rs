@@ -3,6 +3,7 @@
 
 use crate::codec::host::Host;
 use crate::config::egress_rule::Rule;
+use crate::config::head_limits;
 use crate::decision::inbound::InboundContext;
 use crate::http::reply;
 use crate::tcp::forward::{self, Opaque};
@@ -101,10 +102,17 @@ async fn read(
     received: &mut Buf,
     deadline: &Deadline,
 ) -> Result<Option<ConnectRequest>, (u16, Failure)> {
-    let limits = crate::config::head_limits::of_mesh(&worker.config().snapshot.mesh, true);
+    let limits = head_limits::of_mesh(&worker.config().snapshot.mesh, true);
     let bad = |status: u16, text: String| Err((status, Failure::new(Reason::BadRequest, text)));
+    let mut parsed = 0;
     loop {
-        match tulle_http1::parse_request(received.as_slice(), &limits) {
+        let unparsed = head_limits::may_complete(received.as_slice(), parsed, &limits);
+        parsed = received.len();
+        let whole = match unparsed {
+            true => tulle_http1::parse_request(received.as_slice(), &limits),
+            false => Ok(Parsed::Partial),
+        };
+        match whole {
             Ok(Parsed::Complete(head)) => {
                 if head.method != Method::Connect {
                     let text = "this port is an egress gateway's: it takes CONNECT only";

@@ -33,11 +33,15 @@ pub async fn open(
     let limits = head_limits::of_mesh(&context.snapshot().mesh, true);
     let mut received = Buf::new();
     loop {
+        let before = received.len();
         let count = poll_fn(|cx| lease.link.poll_read(cx, &mut received))
             .await
             .map_err(cut)?;
         if count == 0 {
             return Err(cut(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if !head_limits::may_complete(received.as_slice(), before, &limits) {
+            continue;
         }
         let parsed = tulle_http1::parse_response(received.as_slice(), &limits, Method::Connect);
         match parsed {

@@ -165,6 +165,8 @@ const SHAPES: &[Shape] = &[
     shape("path-readings", b"/a;", b";b\\ ", b"", 2000),
     shape("cookie", COOKIE, b"\xfe=b; ", b"\r\n\r\n", 2500),
     shape("cookie", GET, b"cookie: \xfe=b\r\n", b"\r\n", 1000),
+    shape("unchunk", b"", b"1\r\nx\r\n", b"0\r\n\r\n", 2000),
+    shape("unchunk", b"f", b"f", b"", 5000),
     shape("proxy-protocol", b"PROXY TCP4 ", b"1 ", b"\r\n", 500),
     shape("proxy-protocol-tlvs", b"", b"\x04\0\0", b"", 250),
     // Records of one byte; extensions of an unknown kind.
@@ -180,9 +182,37 @@ const SHAPES: &[Shape] = &[
     shape("exposition", b"", b"#\n", b"", 5000),
 ];
 
-/// Finds a parser. Two are not in the fuzz target, which takes single files of the proxy.
+/// Files of `codec`, and a parser that measures each.
+const CODECS: [(&str, &str); 8] = [
+    ("answered", "unchunk"),
+    ("detect", "detect"),
+    ("dns_message", "dns"),
+    ("exposition", "exposition"),
+    ("host", "sni"),
+    ("plain_path", "plain-path"),
+    ("proxy_protocol", "proxy-protocol"),
+    ("sni", "sni"),
+];
+
+#[test]
+fn every_codec_is_measured() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/codec");
+    let files = std::fs::read_dir(directory).unwrap().flatten();
+    let names = files.map(|file| file.path().file_stem().unwrap().to_owned());
+    let mut names: Vec<_> = names.filter(|name| name != "mod").collect();
+    names.sort();
+    assert_eq!(names, CODECS.map(|(file, _)| file));
+    for (file, parser) in CODECS {
+        assert!(SHAPES.iter().any(|s| s.parser == parser), "{file}");
+    }
+}
+
+/// Finds a parser. Some are not in the fuzz target, which takes single files of the proxy.
 fn run_of(parser: &str) -> fn(&[u8]) {
     match parser {
+        "unchunk" => |framed| {
+            black_box(tulle_proxy::codec::answered::unchunk(framed));
+        },
         "path-readings" => |path| {
             let _ = black_box(tulle_proxy::config::path_readings::agreed(path, |path| {
                 path.len() % 7

@@ -44,6 +44,7 @@ mod proxy_protocol;
 mod rate_limit;
 mod reasons;
 mod reload;
+mod reserved;
 mod resumption;
 mod retry;
 mod revoked;

@@ -84,6 +84,30 @@ fn a_stream_ends_with_the_servers_certificate() {
     assert!(error["detail"].to_string().contains("expired"), "{error}");
 }
 
+/// A stream of bytes that nobody reads ends where its port is declared to speak HTTP.
+#[test]
+fn a_stream_of_bytes_ends_when_its_port_speaks_http() {
+    let app = Server::start(Connection::echo);
+    let mesh = Mesh::new();
+    let inbound = inbound_config(app.address())
+        .set("/inbound/ports/0/protocol", "tcp")
+        .set("/mesh/strictMtls", false)
+        .set("/mesh/detectTimeoutMs", 1);
+    let proxy = Proxy::start(&mesh, SERVER, inbound.file);
+    let mut client = Client::connect(inbound.address);
+    client.send("still here");
+    assert_eq!(client.read_exact(10), b"still here");
+    let mut declared = proxy.config.clone();
+    declared["inbound"]["ports"][0]["protocol"] = json!("http");
+    proxy.reload(&declared);
+    assert!(client.read_to_end().is_err(), "a reset");
+    let error = proxy.await_error("denied");
+    assert!(
+        error["detail"].to_string().contains("speaks HTTP"),
+        "{error}"
+    );
+}
+
 /// Clients of a gateway that a policy no longer lets in.
 #[test]
 fn a_gateways_connections_and_tunnels_are_judged_again() {

@@ -296,6 +296,40 @@ fn an_egress_is_about_its_own_namespace() {
     assert!(lets_out(&index, "evil") && lets_out(&index, "shop"));
 }
 
+/// References are qualified where an object is read. One that names another namespace nevertheless makes the
+/// whole Egress void.
+#[test]
+fn an_egress_names_nothing_of_another_namespace() {
+    let changes: [fn(&mut tulle_model::manifest::EgressSpec); 2] = [
+        |spec| spec.sources[0].name = "front.shop".into(),
+        |spec| {
+            let gateway = json!({ "service": "web.shop", "port": 80 });
+            spec.gateway = serde_json::from_value(gateway).unwrap();
+        },
+    ];
+    for change in changes {
+        let account = json!({ "kind": "ServiceAccount", "name": "x" });
+        let spec = json!({ "hosts": ["x.example"], "sources": [account] });
+        let Edit::Put(mut object) = object_of("evil", TULLE, "Egress", "e", spec) else {
+            panic!("it is put");
+        };
+        let mut index = victims();
+        let rules = |index: &Index| match resource(index, "egress") {
+            Resource::Egress(egress) => egress.rules.len(),
+            other => panic!("{other:?}"),
+        };
+        let before = rules(&index);
+        index.apply([Edit::Put(object.clone())]);
+        assert_eq!(rules(&index), before + 1);
+        let Object::Egress(egress) = &mut *object else {
+            panic!("it is an Egress");
+        };
+        change(&mut egress.spec);
+        index.apply([Edit::Put(object)]);
+        assert_eq!(rules(&index), before);
+    }
+}
+
 #[test]
 fn a_host_has_no_namespaces() {
     let mut index = index();

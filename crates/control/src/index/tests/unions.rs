@@ -351,6 +351,35 @@ fn tokens_that_no_request_can_have_close_the_port() {
     }
 }
 
+/// Slices that somebody writes may lead from one port of a Service to several ports of a pod.
+#[test]
+fn a_demand_holds_on_every_port_that_its_service_leads_to() {
+    let Edit::Service(mut service) = leading("a", Some("http")) else {
+        panic!("it is a Service");
+    };
+    let endpoints = &mut service.ports[0].endpoints;
+    let mut second = endpoints[0].clone();
+    second.address.set_port(9000);
+    endpoints.push(second);
+    let mut index = cluster();
+    index.apply([
+        the_pod(),
+        Edit::Service(service),
+        demand(0, "token", "a"),
+        allow("p", "a", &[80]),
+    ]);
+    let told = inbound(&index, "web-1.shop");
+    for number in [8080, 9000] {
+        let port = told.ports.iter().find(|p| p.port == number).unwrap();
+        assert_eq!(
+            (port.rules.len(), port.protocol),
+            (1, Protocol::Http),
+            "{number}"
+        );
+    }
+    assert_eq!(open(&index), [8080, 9000]);
+}
+
 /// A bucket for all gives no more than any of them.
 #[test]
 fn of_connections_the_smallest_and_slowest_count() {

@@ -340,6 +340,20 @@ fn each_header_with_a_token_is_checked() {
     assert!(check(&jwt, &format!("{}x-token: x\r\n", bearer(&one.good()))).is_err());
 }
 
+/// Servers that map names to variables read `x_token` as `x-token`.
+#[test]
+fn a_header_that_reads_as_the_token_s_is_removed() {
+    let signer = Signer::new();
+    let mut optional = filter(&signer);
+    optional.optional = true;
+    optional.providers[0].header = "x-token".into();
+    let jwt = Jwt::compile(&optional).unwrap();
+    for forged in ["x_token", "X_Token"] {
+        let head = check(&jwt, &format!("{forged}: forged\r\nx_other: b\r\n")).unwrap();
+        assert_eq!(head, "GET / HTTP/1.1\r\nhost: a\r\nx_other: b\r\n\r\n");
+    }
+}
+
 /// RFC 7515, appendix A.3.
 #[test]
 fn the_example_of_the_standard() {

@@ -77,12 +77,8 @@ impl Conversation<'_> {
                         if empty {
                             self.deadline.arm(header);
                         }
-                        // Only a line's end can complete a head: a client that drips single
-                        // bytes must not make us parse the same bytes again and again.
-                        let new = self.received.as_slice().get(before..).unwrap_or_default();
-                        unparsed = empty
-                            || self.received.len() > limits.head_bytes
-                            || memchr::memchr(b'\n', new).is_some();
+                        unparsed =
+                            head_limits::may_complete(self.received.as_slice(), before, &limits);
                     }
                     Poll::Ready(_) if empty => return Poll::Ready(Ok(None)),
                     Poll::Ready(_) => {

@@ -1,6 +1,7 @@
 //! The response's direction: from upstream to downstream.
 
 use super::{End, MAX_INTERIM, Relay, Response, Side, failed, upstream_error};
+use crate::config::head_limits;
 use crate::http::reply::EDIT_BYTES;
 use crate::telemetry::grpc_status;
 use crate::telemetry::reason::Reason;
@@ -57,11 +58,9 @@ impl Relay {
                         Err(end) => return Poll::Ready(Err(end)),
                     },
                     Poll::Ready(Ok(_)) => {
-                        // As for requests, only a line's end can complete a head.
-                        let new = self.from_up.as_slice().get(before..).unwrap_or_default();
-                        self.unparsed = before == 0
-                            || self.from_up.len() > self.limits().head_bytes
-                            || memchr::memchr(b'\n', new).is_some();
+                        let limits = self.limits();
+                        self.unparsed =
+                            head_limits::may_complete(self.from_up.as_slice(), before, &limits);
                     }
                     Poll::Ready(Err(error)) => return upstream_error(&error),
                 }
