@@ -269,7 +269,7 @@ fn pod(
     let listeners = targets.iter().map(|(port, target)| {
         json!({
             "address": format!("[::]:{target}"), "kind": "gateway",
-            "gateway": key.qualified(), "port": port,
+            "gateway": key.object_name().as_str(), "port": port,
         })
     });
     let config = json!({
