@@ -8,11 +8,12 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// A name in a namespace, written `<name>.<namespace>`. Neither is empty, and the namespace has no dot,
-/// so that no two of them are written alike.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Namespaced(Box<str>);
+/// so that no two of them are written alike. A copy shares the text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Namespaced(Arc<str>);
 
 impl Namespaced {
     /// Puts a name into a namespace; `None`: one of them is empty, or the namespace has a dot.
@@ -34,7 +35,7 @@ impl Namespaced {
 
     /// The namespace alone.
     pub fn namespace(&self) -> &str {
-        namespace_of(&self.0)
+        split(&self.0).map_or("", |(_, namespace)| namespace)
     }
 
     /// Something else of the same namespace.
@@ -48,30 +49,54 @@ impl Namespaced {
     }
 }
 
-/// The name of an object: a plain one on a host, a [`Namespaced`] one in a cluster. Names are ordered,
-/// compared and hashed as they are written.
-#[derive(Debug, Clone)]
+/// The name of an object: a [`Namespaced`] one in a cluster, a plain one on a host or if it belongs to the
+/// cluster as a whole. Names are ordered, compared and hashed as they are written.
+#[derive(Clone)]
 pub enum ObjectName {
-    /// On a host. It may have dots, and has no namespace.
-    OfHost(Box<str>),
-    /// In a cluster.
-    OfCluster(Namespaced),
+    /// Without a namespace. It may have dots.
+    Plain(Arc<str>),
+    /// In a namespace.
+    InNamespace(Namespaced),
 }
 
 impl ObjectName {
-    /// The name as it is written.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::OfHost(name) => name,
-            Self::OfCluster(name) => name.as_str(),
+    /// Puts a name into a namespace. It stays plain if there is none, or none that [`Namespaced::new`] takes.
+    pub fn in_namespace(name: &str, namespace: &str) -> Self {
+        match Namespaced::new(name, namespace) {
+            Some(name) => Self::InNamespace(name),
+            None => Self::Plain(name.into()),
         }
     }
 
-    /// The namespace; empty on a host.
+    /// The name as it is written.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Plain(name) => name,
+            Self::InNamespace(name) => name.as_str(),
+        }
+    }
+
+    /// The name alone.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Plain(name) => name,
+            Self::InNamespace(name) => name.name(),
+        }
+    }
+
+    /// The whole name, if there is a namespace in it.
+    pub fn namespaced(&self) -> Option<&Namespaced> {
+        match self {
+            Self::Plain(_) => None,
+            Self::InNamespace(name) => Some(name),
+        }
+    }
+
+    /// The namespace; empty if there is none.
     pub fn namespace(&self) -> &str {
         match self {
-            Self::OfHost(_) => "",
-            Self::OfCluster(name) => name.namespace(),
+            Self::Plain(_) => "",
+            Self::InNamespace(name) => name.namespace(),
         }
     }
 }
@@ -109,19 +134,26 @@ impl Borrow<str> for ObjectName {
     }
 }
 
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// The namespace of `<name>.<namespace>`; empty if the name has no namespace.
-pub fn namespace_of(qualified: &str) -> &str {
-    split(qualified).map_or("", |(_, namespace)| namespace)
+impl From<Namespaced> for ObjectName {
+    fn from(name: Namespaced) -> Self {
+        Self::InNamespace(name)
+    }
 }
 
-/// Splits `<name>.<namespace>` at the last dot; namespaces contain no dots.
-pub fn split(qualified: &str) -> Option<(&str, &str)> {
+/// Splits `<name>.<namespace>` at the last dot; namespaces contain no dots. Nobody else splits one.
+fn split(qualified: &str) -> Option<(&str, &str)> {
     qualified.rsplit_once('.')
 }
 
@@ -129,6 +161,12 @@ pub fn split(qualified: &str) -> Option<(&str, &str)> {
 impl Borrow<str> for Namespaced {
     fn borrow(&self) -> &str {
         &self.0
+    }
+}
+
+impl fmt::Debug for Namespaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -155,15 +193,20 @@ mod tests {
 
     #[test]
     fn names_of_objects_are_found_by_what_is_written() {
-        let of_cluster = ObjectName::OfCluster(Namespaced::parse("web.shop").unwrap());
-        let of_host = ObjectName::OfHost("web.shop".into());
+        let of_cluster = ObjectName::InNamespace(Namespaced::parse("web.shop").unwrap());
+        let of_host = ObjectName::Plain("web.shop".into());
         assert_eq!((of_cluster.namespace(), of_host.namespace()), ("shop", ""));
         // No larger than the text that it replaces as a key.
         assert_eq!(size_of::<ObjectName>(), size_of::<String>());
         let mut names = std::collections::BTreeMap::from([(of_cluster, 1)]);
         assert_eq!(names.get("web.shop"), Some(&1));
         assert_eq!(names.insert(of_host, 2), Some(1));
-        let mut sets = std::collections::HashSet::from([ObjectName::OfHost("a".into())]);
+        let plain = ObjectName::in_namespace("web", "");
+        assert_eq!((plain.name(), plain.namespaced()), ("web", None));
+        let web = ObjectName::in_namespace("web.v1", "shop");
+        assert_eq!((web.name(), web.namespace()), ("web.v1", "shop"));
+        assert_eq!(format!("{web:?} {web}"), "\"web.v1.shop\" web.v1.shop");
+        let mut sets = std::collections::HashSet::from([ObjectName::Plain("a".into())]);
         assert!(sets.contains("a") && sets.remove("a"));
     }
 }

@@ -1,8 +1,9 @@
-//! Floors of a crate: which module may import which.
+//! Floors of a crate: which module may import which. `dots` checks another rule, about names.
 //!
 //! A crate with floors has a `floors.txt`: its top-level modules from the top down, one floor a line. A file imports its
 //! own top-level module and floors below. `sources` reads what each file imports; this checks it.
 
+pub mod dots;
 pub mod sources;
 
 use sources::{Import, Sources};

@@ -43,38 +43,18 @@ impl Sources {
     /// # Errors
     /// One cannot be read.
     pub fn read(src: &Path) -> Result<Self, String> {
-        let mut texts = BTreeMap::new();
-        let mut folders = vec![src.to_owned()];
-        while let Some(folder) = folders.pop() {
-            let failed = |e| format!("{}: {e}", folder.display());
-            for entry in std::fs::read_dir(&folder).map_err(failed)? {
-                let path = entry.map_err(failed)?.path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else if path.extension().is_some_and(|e| e == "rs") {
-                    let text = std::fs::read_to_string(&path);
-                    let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
-                    let name = path.strip_prefix(src).map_err(|e| e.to_string())?;
-                    texts.insert(name.to_owned(), text);
-                }
-            }
-        }
-        Ok(Self::of_texts(&texts))
+        Ok(Self::of_texts(&texts(src)?))
     }
 
     /// Reads the texts of files by their names under `src`.
     pub fn of_texts(texts: &BTreeMap<PathBuf, String>) -> Self {
         let mut sources = Self::default();
         let mut cleaned = BTreeMap::new();
-        let mut tests = BTreeSet::new();
-        for (name, text) in texts {
+        for (name, text) in code(texts) {
             let path = module_path(name);
-            let text = without_tests(&without_comments(text), &path, &mut tests);
             cleaned.insert(path.clone(), text);
             sources.files.insert(path, name.display().to_string());
         }
-        let is_test = |path: &[String]| (1..=path.len()).any(|n| tests.contains(&path[..n]));
-        sources.files.retain(|path, _| !is_test(path));
         for (path, text) in &cleaned {
             let Some(file) = sources.files.get(path).cloned() else {
                 continue;
@@ -157,6 +137,46 @@ impl Sources {
         let imports = self.imports.iter().filter(inside);
         imports.map(|i| (i.file.as_str(), i.to.as_str(), i.text.as_str()))
     }
+}
+
+/// Reads the texts of all files under `src`, by their names there.
+///
+/// # Errors
+/// One cannot be read.
+pub fn texts(src: &Path) -> Result<BTreeMap<PathBuf, String>, String> {
+    let mut texts = BTreeMap::new();
+    let mut folders = vec![src.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |e| format!("{}: {e}", folder.display());
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = std::fs::read_to_string(&path);
+                let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
+                let name = path.strip_prefix(src).map_err(|e| e.to_string())?;
+                texts.insert(name.to_owned(), text);
+            }
+        }
+    }
+    Ok(texts)
+}
+
+/// Returns the code of each file that is not a test's: comments, strings and modules of tests are blank, and lines
+/// stay where they are.
+pub fn code(texts: &BTreeMap<PathBuf, String>) -> BTreeMap<&Path, String> {
+    let mut tests = BTreeSet::new();
+    let blanked = texts.iter().map(|(name, text)| {
+        let text = without_tests(&without_comments(text), &module_path(name), &mut tests);
+        (name.as_path(), text)
+    });
+    let mut all: BTreeMap<&Path, String> = blanked.collect();
+    all.retain(|name, _| {
+        let path = module_path(name);
+        !(1..=path.len()).any(|n| tests.contains(&path[..n]))
+    });
+    all
 }
 
 /// `a/mod.rs` and `a.rs` are module `a`; `lib.rs` and `main.rs` hold all others and are modules of their own here.

@@ -4,13 +4,14 @@
 //! applies the same rule to everything that enters the index, so no other code in the index has to.
 
 use tulle_model::manifest::{Object, ParentRef, TargetRef};
-use tulle_model::namespaced::namespace_of;
+use tulle_model::namespaced::Namespaced;
 
 /// Removes an object's references to what other namespaces own. Returns false if the object must not be
 /// used at all: the rest of it would mean more than its author wrote.
 pub(super) fn keep_within(object: &mut Object) -> bool {
-    let namespace = namespace_of(object.name()).to_owned();
-    let own = |name: &str| namespace_of(name) == namespace;
+    let namespace = |name: &str| Some(Namespaced::parse(name)?.namespace().to_owned());
+    let of_object = namespace(object.name());
+    let own = |name: &str| namespace(name) == of_object;
     let targets = |targets: &mut Vec<TargetRef>| targets.retain(|target| own(&target.name));
     // HTTP routes may be attached to Services of other namespaces: they hold for clients of their own
     // namespace only. TLS and TCP routes cannot tell clients apart. Gateways list their routes.

@@ -11,7 +11,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
-use tulle_model::namespaced::Namespaced;
+use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
     Action, Balancer, Endpoint, HashKey, Inbound, InboundPort, InboundRule, Locality, Policy,
     PolicyRule, Protocol, Resource, Service, ServicePort, Traffic,
@@ -99,11 +99,14 @@ impl ClusterPod {
     }
 
     /// Whether this is the name of its service account.
-    pub(super) fn is_account(&self, account: &str) -> bool {
-        let name = account.strip_suffix(self.name.namespace());
-        let name = name.and_then(|name| name.strip_suffix('.'));
-        name == Some(&*self.account)
+    pub(super) fn is_account(&self, account: &Namespaced) -> bool {
+        account.name() == self.account && account.namespace() == self.name.namespace()
     }
+}
+
+/// The name of the service that stands for a pod, which clients call by its address.
+pub(super) fn called_by_address(pod: &Namespaced) -> Namespaced {
+    pod.sibling(&format!("pod/{}", pod.name()))
 }
 
 /// Stands for all ports that nobody declares: a pod may listen on any.
@@ -149,7 +152,7 @@ impl Cluster {
     }
 
     pub(super) fn put_service(&mut self, service: ClusterService) {
-        self.remove_service(service.name.as_str());
+        self.remove_service(&service.name);
         for pod in pods_of(&service) {
             add(&mut self.memberships, pod, &service.name);
         }
@@ -161,7 +164,7 @@ impl Cluster {
         self.look_again(addresses);
     }
 
-    pub(super) fn remove_service(&mut self, name: &str) {
+    pub(super) fn remove_service(&mut self, name: &Namespaced) {
         let Some(service) = self.services.remove(name) else {
             return;
         };
@@ -176,7 +179,7 @@ impl Cluster {
     }
 
     pub(super) fn put_pod(&mut self, pod: ClusterPod) {
-        self.remove_pod(pod.name.as_str());
+        self.remove_pod(&pod.name);
         for ip in &pod.addresses {
             add(&mut self.residents, *ip, &pod.name);
         }
@@ -185,7 +188,7 @@ impl Cluster {
         self.look_again(addresses);
     }
 
-    pub(super) fn remove_pod(&mut self, name: &str) {
+    pub(super) fn remove_pod(&mut self, name: &Namespaced) {
         let Some(pod) = self.pods.remove(name) else {
             return;
         };
@@ -199,7 +202,7 @@ impl Cluster {
         self.gateways.insert(gateway.name.clone(), gateway);
     }
 
-    pub(super) fn remove_gateway(&mut self, name: &str) {
+    pub(super) fn remove_gateway(&mut self, name: &Namespaced) {
         self.gateways.remove(name);
     }
 
@@ -219,7 +222,7 @@ impl Cluster {
         self.pods.values()
     }
 
-    pub(super) fn pod(&self, name: &str) -> Option<&ClusterPod> {
+    pub(super) fn pod(&self, name: &Namespaced) -> Option<&ClusterPod> {
         self.pods.get(name)
     }
 
@@ -231,28 +234,28 @@ impl Cluster {
     /// Creation time of the object behind a unit.
     pub(super) fn created(&self, unit: &Unit) -> &str {
         match unit {
-            Unit::Service(name) => self.service(name).map_or("", |s| &s.created),
+            Unit::Service(name) => self.service(name.as_str()).map_or("", |s| &s.created),
             Unit::Pod(name) => self.pod(name).map_or("", |p| &p.created),
             _ => "",
         }
     }
 
     /// Marks the units that a Service is part of.
-    pub(super) fn touch_service(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
-        dirty.insert(Unit::Service(name.to_owned()));
+    pub(super) fn touch_service(&self, name: &Namespaced, dirty: &mut BTreeSet<Unit>) {
+        dirty.insert(Unit::Service(name.clone().into()));
         if let Some(service) = self.services.get(name) {
-            dirty.extend(pods_of(service).map(|pod| Unit::Pod(pod.to_string())));
+            dirty.extend(pods_of(service).map(Unit::Pod));
         }
     }
 
     /// Marks the units that a pod is part of.
-    pub(super) fn touch_pod(&self, name: &str, dirty: &mut BTreeSet<Unit>) {
-        dirty.insert(Unit::Pod(name.to_owned()));
+    pub(super) fn touch_pod(&self, name: &Namespaced, dirty: &mut BTreeSet<Unit>) {
+        dirty.insert(Unit::Pod(name.clone()));
         let own = self.memberships.get(name);
         let addresses = self.pods.get(name).into_iter().flat_map(|p| &p.addresses);
         let others = addresses.filter_map(|ip| self.pointing.get(ip));
         let services = own.into_iter().chain(others).flatten();
-        dirty.extend(services.map(|service| Unit::Service(service.to_string())));
+        dirty.extend(services.map(|service| Unit::Service(service.clone().into())));
     }
 
     /// Service accounts of a service's pods, once each.
@@ -329,7 +332,7 @@ impl Cluster {
     }
 
     /// All services that lead to the same port of the first pod, each with its own number for it.
-    pub(super) fn places(&self, service: &str, port: u16) -> Option<Vec<(String, u16)>> {
+    pub(super) fn places(&self, service: &str, port: u16) -> Option<Vec<inbound::Place>> {
         let (pod, own) = self.served_by(service, port).next()?;
         // A port that a service leads to is known without the rules.
         Some(served(self, pod, &[]).remove(&own)?.places)
@@ -341,7 +344,7 @@ impl Cluster {
         &self,
         inputs: &Inputs,
         service: &str,
-        account: &str,
+        account: &Namespaced,
         port: u16,
     ) -> Option<(Policy, u16)> {
         let mut pods = self.served_by(service, port);
@@ -376,7 +379,7 @@ fn add<K: Ord>(names: &mut Names<K>, key: K, name: &Namespaced) {
     names.entry(key).or_default().insert(name.clone());
 }
 
-fn remove<K: Ord>(names: &mut Names<K>, key: &K, name: &str) {
+fn remove<K: Ord>(names: &mut Names<K>, key: &K, name: &Namespaced) {
     if let Some(all) = names.get_mut(key) {
         all.remove(name);
         if all.is_empty() {
@@ -501,13 +504,13 @@ pub(super) fn pointed_at(service: &ClusterService) -> BTreeSet<IpAddr> {
 pub(super) fn pod_outputs(
     inputs: &Inputs,
     cluster: &Cluster,
-    name: &str,
+    name: &Namespaced,
     problems: &mut Vec<ObjectProblem>,
 ) -> Vec<Output> {
     let Some(pod) = cluster.pod(name) else {
         return Vec::new();
     };
-    let Ok(owner) = inputs.identity(pod.account().as_str()) else {
+    let Ok(owner) = inputs.identity(&pod.account().into()) else {
         return Vec::new();
     };
     let rules = rules(inputs, cluster, pod);
@@ -521,7 +524,7 @@ pub(super) fn pod_outputs(
             resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, rules, problems)),
         });
     }
-    let own_name = format!("pod/{name}");
+    let own_name = called_by_address(name).to_string();
     outputs.extend(pod.addresses.iter().map(|ip| Output {
         name: format!("address/{ip}"),
         // The address of a Service is a Service's.
@@ -562,7 +565,7 @@ struct Served {
     /// Why its services do not agree, if so.
     conflict: Option<String>,
     /// The services it is a port of, with the number it has there.
-    places: Vec<(String, u16)>,
+    places: Vec<inbound::Place>,
 }
 
 impl Served {
@@ -636,7 +639,7 @@ fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTree
             (protocol, conflict) = opaque(pod, number, protocol, conflict);
         }
         let places = said.iter();
-        let places = places.map(|(service, port)| (service.name.to_string(), port.port));
+        let places = places.map(|(service, port)| (service.name.clone().into(), port.port));
         let served = Served {
             protocol,
             conflict,
@@ -697,15 +700,15 @@ fn accepts(
 }
 
 /// A rule with the name of its service; `None`: it is a rule of the pod's account.
-type NamedRule<'a> = (PolicyRule, Option<&'a str>);
+type NamedRule<'a> = (PolicyRule, Option<&'a Namespaced>);
 
 /// Returns the rules of a pod's account and of its services.
 fn rules<'a>(inputs: &Inputs, cluster: &'a Cluster, pod: &'a ClusterPod) -> Vec<NamedRule<'a>> {
-    let of_account = policy::of_identity(inputs, pod.account().as_str());
+    let of_account = policy::of_identity(inputs, &pod.account().into());
     let of_services = cluster.services_of(pod).flat_map(|service| {
-        let service = service.name.as_str();
-        let rules = policy::of_service(inputs, service).into_iter();
-        rules.map(move |rule| (rule, Some(service)))
+        let name = ObjectName::InNamespace(service.name.clone());
+        let rules = policy::of_service(inputs, &name).into_iter();
+        rules.map(move |rule| (rule, Some(&service.name)))
     });
     let of_account = of_account.into_iter().map(|rule| (rule, None));
     of_account.chain(of_services).collect()
@@ -752,7 +755,7 @@ struct OwnPorts<'a> {
 impl OwnPorts<'_> {
     /// Translates a rule of a service, or of the pod's account if `service` is `None`. Returns `None` if
     /// the rule is about no port of the pod.
-    fn rule(&self, mut rule: PolicyRule, service: Option<&str>) -> Option<PolicyRule> {
+    fn rule(&self, mut rule: PolicyRule, service: Option<&Namespaced>) -> Option<PolicyRule> {
         let denies = matches!(rule.action, Action::Deny | Action::AuditDeny);
         let mut all = self.served.values();
         if rule.ports.is_empty() && (denies || all.all(|served| is_of(served, service))) {
@@ -771,17 +774,25 @@ impl OwnPorts<'_> {
 
     /// Whether a rule that names the port `wanted` means this port of the pod. A rule may name the pod's
     /// own number only if no service of the pod has a port of that number.
-    fn is_meant(&self, wanted: u16, number: u16, served: &Served, service: Option<&str>) -> bool {
+    fn is_meant(
+        &self,
+        wanted: u16,
+        number: u16,
+        served: &Served,
+        service: Option<&Namespaced>,
+    ) -> bool {
         let own = number == wanted && !self.declared.contains(&wanted) && is_of(served, service);
         let mut places = served.places.iter();
-        own || places.any(|(name, port)| *port == wanted && service.is_none_or(|s| s == name))
+        own || places.any(|(name, port)| {
+            *port == wanted && service.is_none_or(|s| name.namespaced() == Some(s))
+        })
     }
 }
 
 /// Whether rules of a service may be about a port: the service leads to it, or no service does. Rules of
 /// the pod's account (`None`) may be about all ports.
-fn is_of(served: &Served, service: Option<&str>) -> bool {
+fn is_of(served: &Served, service: Option<&Namespaced>) -> bool {
     let mut places = served.places.iter();
     served.places.is_empty()
-        || service.is_none_or(|service| places.any(|(name, _)| name == service))
+        || service.is_none_or(|service| places.any(|(name, _)| name.namespaced() == Some(service)))
 }

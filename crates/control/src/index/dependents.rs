@@ -7,41 +7,68 @@ use tulle_model::manifest::{
     AccessSpec, EgressSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, JwtProviderSpec, JwtSpec,
     ObjectRef, ParentRef, RouteFilter, TargetRef,
 };
+use tulle_model::namespaced::Namespaced;
 
 type Dirty = BTreeSet<Unit>;
 
 /// Everything.
 pub(super) fn all(inputs: &Inputs, dirty: &mut Dirty) {
     dirty.extend([Unit::Mesh, Unit::Egress]);
-    dirty.extend(inputs.services.keys().map(|s| Unit::Service(s.clone())));
-    if let Some(cluster) = &inputs.cluster {
-        dirty.extend(
-            cluster
-                .services()
-                .map(|s| Unit::Service(s.name.to_string())),
-        );
-        dirty.extend(cluster.pods().map(|p| Unit::Pod(p.name.to_string())));
+    for name in inputs.services.keys() {
+        service(inputs, name, dirty);
     }
-    let roots = inputs.splits.values();
-    dirty.extend(roots.map(|s| Unit::Service(s.service.clone())));
-    dirty.extend(inputs.gateways.keys().map(|g| Unit::Gateway(g.to_string())));
+    if let Some(cluster) = &inputs.cluster {
+        let services = cluster.services().map(|s| s.name.clone());
+        dirty.extend(services.map(|name| Unit::Service(name.into())));
+        dirty.extend(cluster.pods().map(|p| Unit::Pod(p.name.clone())));
+    }
+    for split in inputs.splits.values() {
+        service(inputs, &split.service, dirty);
+    }
+    dirty.extend(inputs.gateways.keys().cloned().map(Unit::Gateway));
+}
+
+/// Marks the service that an object means by a name. In a cluster nothing has a name without a namespace.
+fn service(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
+    dirty.extend(inputs.object_name(name).map(Unit::Service));
+}
+
+fn gateway(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
+    dirty.extend(inputs.object_name(name).map(Unit::Gateway));
 }
 
 pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     match kind {
         "Mesh" => all(inputs, dirty),
         "Workload" => workload(inputs, name, dirty),
-        "Gateway" => drop(dirty.insert(Unit::Gateway(name.to_owned()))),
-        "HTTPRoute" => parents(inputs.routes.get(name).map(|r| &r.parent_refs), dirty),
-        "GRPCRoute" => parents(inputs.grpc_routes.get(name).map(|r| &r.parent_refs), dirty),
-        "TLSRoute" => parents(inputs.tls_routes.get(name).map(|r| &r.parent_refs), dirty),
-        "TCPRoute" => parents(inputs.tcp_routes.get(name).map(|r| &r.parent_refs), dirty),
+        "Gateway" => gateway(inputs, name, dirty),
+        "HTTPRoute" => parents(
+            inputs,
+            inputs.routes.get(name).map(|r| &r.parent_refs),
+            dirty,
+        ),
+        "GRPCRoute" => parents(
+            inputs,
+            inputs.grpc_routes.get(name).map(|r| &r.parent_refs),
+            dirty,
+        ),
+        "TLSRoute" => parents(
+            inputs,
+            inputs.tls_routes.get(name).map(|r| &r.parent_refs),
+            dirty,
+        ),
+        "TCPRoute" => parents(
+            inputs,
+            inputs.tcp_routes.get(name).map(|r| &r.parent_refs),
+            dirty,
+        ),
         "TrafficTarget" => target(inputs, name, dirty),
         "HTTPRouteGroup" => group(inputs, name, dirty),
         "TCPRoute.specs.smi-spec.io" => targets_with(inputs, "TCPRoute", name, dirty),
         "TrafficSplit" => {
-            let split = inputs.splits.get(name);
-            dirty.extend(split.map(|s| Unit::Service(s.service.clone())));
+            if let Some(split) = inputs.splits.get(name) {
+                service(inputs, &split.service, dirty);
+            }
         }
         "TrafficPolicy" => {
             targeted(
@@ -71,14 +98,15 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
                 dirty,
             );
         }
-        "IngressBackend" => access(inputs.ingress_backends.get(name), dirty),
-        "AccessControl" => access(inputs.access_controls.get(name), dirty),
+        "IngressBackend" => access(inputs, inputs.ingress_backends.get(name), dirty),
+        "AccessControl" => access(inputs, inputs.access_controls.get(name), dirty),
         "HTTPFilter" => filter(inputs, name, dirty),
         "Egress" => {
             dirty.insert(Unit::Egress);
             // The gateway's port takes CONNECT as long as an Egress names it.
-            let gateway = inputs.egress.get(name).and_then(|e| e.gateway.as_ref());
-            dirty.extend(gateway.map(|g| Unit::Service(g.service.clone())));
+            if let Some(gateway) = inputs.egress.get(name).and_then(|e| e.gateway.as_ref()) {
+                service(inputs, &gateway.service, dirty);
+            }
         }
         "Secret" | "ConfigMap" => text(inputs, kind, name, dirty),
         _ => {}
@@ -89,51 +117,40 @@ fn targeted(inputs: &Inputs, refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
     for reference in refs.into_iter().flatten() {
         let name = &reference.name;
         match reference.kind() {
-            "Gateway" => drop(dirty.insert(Unit::Gateway(name.clone()))),
-            "HTTPRoute" => parents(
-                inputs.routes.get(name.as_str()).map(|r| &r.parent_refs),
-                dirty,
-            ),
-            "GRPCRoute" => parents(
-                inputs
-                    .grpc_routes
-                    .get(name.as_str())
-                    .map(|r| &r.parent_refs),
-                dirty,
-            ),
-            _ => drop(dirty.insert(Unit::Service(name.clone()))),
+            kind @ ("Gateway" | "HTTPRoute" | "GRPCRoute") => object(inputs, kind, name, dirty),
+            _ => service(inputs, name, dirty),
         }
     }
 }
 
-fn parents(parents: Option<&Vec<ParentRef>>, dirty: &mut Dirty) {
+fn parents(inputs: &Inputs, parents: Option<&Vec<ParentRef>>, dirty: &mut Dirty) {
     for parent in parents.into_iter().flatten() {
-        dirty.insert(if gateways::is_service(parent) {
-            Unit::Service(parent.name.clone())
-        } else {
-            Unit::Gateway(parent.name.clone())
-        });
+        match gateways::is_service(parent) {
+            true => service(inputs, &parent.name, dirty),
+            false => gateway(inputs, &parent.name, dirty),
+        }
     }
 }
 
-fn access(access: Option<&AccessSpec>, dirty: &mut Dirty) {
-    let backends = access.into_iter().flat_map(|a| &a.backends);
-    dirty.extend(backends.map(|b| Unit::Service(b.name.clone())));
+fn access(inputs: &Inputs, access: Option<&AccessSpec>, dirty: &mut Dirty) {
+    for backend in access.into_iter().flat_map(|a| &a.backends) {
+        service(inputs, &backend.name, dirty);
+    }
 }
 
 fn workload(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     let Some(spec) = inputs.workloads.get(name) else {
         return;
     };
-    let service = service_of(name, spec);
-    dirty.insert(Unit::Service(service.to_owned()));
+    let own = service_of(name, spec);
+    service(inputs, own, dirty);
     // A service that only a split stands for has the ports of its backends.
     for split in inputs.splits.values() {
-        if split.backends.iter().any(|b| b.service == service) {
-            dirty.insert(Unit::Service(split.service.clone()));
+        if split.backends.iter().any(|b| b.service == own) {
+            service(inputs, &split.service, dirty);
         }
     }
-    called_from(inputs, service, dirty);
+    called_from(inputs, own, dirty);
 }
 
 /// Marks all that a service may call: as a source it stands for the identities of its workloads or
@@ -143,7 +160,7 @@ pub(super) fn called_from(inputs: &Inputs, service: &str, dirty: &mut Dirty) {
     for access in ingress.chain(inputs.access_controls.values()) {
         let mut sources = access.sources.iter();
         if sources.any(|s| s.kind == "Service" && s.name == service) {
-            self::access(Some(access), dirty);
+            self::access(inputs, Some(access), dirty);
         }
     }
 }
@@ -152,12 +169,14 @@ fn target(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     let Some(target) = inputs.targets.get(name) else {
         return;
     };
-    let pods = inputs.cluster.iter().flat_map(|c| c.pods());
-    let pods = pods.filter(|p| p.is_account(&target.destination.name));
-    dirty.extend(pods.map(|p| Unit::Pod(p.name.to_string())));
+    let destination = &target.destination.name;
+    if let (Some(cluster), Some(account)) = (&inputs.cluster, Namespaced::parse(destination)) {
+        let pods = cluster.pods().filter(|p| p.is_account(&account));
+        dirty.extend(pods.map(|p| Unit::Pod(p.name.clone())));
+    }
     for (workload, spec) in &inputs.workloads {
-        if identity_name_of(workload, spec) == target.destination.name {
-            dirty.insert(Unit::Service(service_of(workload, spec).to_owned()));
+        if identity_name_of(workload, spec) == destination {
+            service(inputs, service_of(workload, spec), dirty);
         }
     }
 }
@@ -178,7 +197,7 @@ fn group(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     targets_with(inputs, "HTTPRouteGroup", name, dirty);
     for split in inputs.splits.values() {
         if split.matches.iter().any(|m| m.name == name) {
-            dirty.insert(Unit::Service(split.service.clone()));
+            service(inputs, &split.service, dirty);
         }
     }
     let mut egress = inputs.egress.values();
@@ -191,12 +210,12 @@ fn filter(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     let named = |f: &&RouteFilter| f.extension_ref.as_ref().is_some_and(|r| r.name == name);
     for route in inputs.routes.values() {
         if http_filters(route).any(|f| named(&f)) {
-            parents(Some(&route.parent_refs), dirty);
+            parents(inputs, Some(&route.parent_refs), dirty);
         }
     }
     for route in inputs.grpc_routes.values() {
         if grpc_filters(route).any(|f| named(&f)) {
-            parents(Some(&route.parent_refs), dirty);
+            parents(inputs, Some(&route.parent_refs), dirty);
         }
     }
 }
@@ -225,7 +244,7 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     };
     for (gateway, spec) in &inputs.gateways {
         if gateway_refs(spec).any(|(r, default)| is(r, default)) {
-            dirty.insert(Unit::Gateway(gateway.to_string()));
+            dirty.insert(Unit::Gateway(gateway.clone()));
         }
     }
     let mut roots = inputs.egress.values().filter_map(roots_ref);

@@ -26,10 +26,10 @@ pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
 }
 
 /// Whether an Egress names this port as the gateway it goes through: that is all that makes it one.
-pub(super) fn is_gateway(inputs: &Inputs, service: &str, port: u16) -> bool {
+pub(super) fn is_gateway(inputs: &Inputs, service: &ObjectName, port: u16) -> bool {
     let objects = inputs.in_namespace_of(&inputs.egress, service);
     let mut gateways = objects.filter_map(|(_, e)| e.gateway.as_ref());
-    gateways.any(|g| g.service == service && g.port == port)
+    gateways.any(|g| g.service == service.as_str() && g.port == port)
 }
 
 /// Whether an Egress goes through a port of this service.
@@ -41,7 +41,7 @@ pub(super) fn has_gateway(inputs: &Inputs, service: &str) -> bool {
 /// Builds the rule of an Egress; `None` when it refers to something absent.
 pub(super) fn rule(inputs: &Inputs, name: &ObjectName, spec: &EgressSpec) -> Option<EgressRule> {
     let sources = spec.sources.iter();
-    let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity(&s.name)).collect();
+    let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity_named(&s.name)).collect();
     let mut matches: Vec<PolicyMatch> = Vec::new();
     for wanted in &spec.matches {
         let group = inputs.groups.get(wanted.name.as_str())?;

@@ -1,12 +1,13 @@
 //! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
+use super::inputs::Objects;
 use super::{Inputs, ObjectProblem, Output, inbound, policy};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
-use tulle_model::namespaced::Namespaced;
+use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
     Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
-    RouteRule, TcpRoute, TlsRoute,
+    TcpRoute, TlsRoute,
 };
 
 /// A Gateway of a cluster, as its controller has judged it. There, unlike on a host, namespaces decide
@@ -58,12 +59,12 @@ pub fn common_hosts(listener: &str, route: &[String]) -> Option<Vec<String>> {
 
 pub(super) fn outputs(
     inputs: &Inputs,
-    name: &str,
+    name: &ObjectName,
     problems: &mut Vec<ObjectProblem>,
 ) -> Vec<Output> {
-    let account = match inputs.cluster_gateway(name) {
-        Some(gateway) => gateway.name.sibling(&gateway.account).to_string(),
-        None => name.to_owned(),
+    let account = match inputs.cluster_gateway(name.as_str()) {
+        Some(gateway) => gateway.name.sibling(&gateway.account).into(),
+        None => name.clone(),
     };
     let gateway = gateway_and_problems(inputs, name, problems);
     let (Some(gateway), Ok(owner)) = (gateway, inputs.identity(&account)) else {
@@ -78,13 +79,13 @@ pub(super) fn outputs(
 }
 
 /// A gateway of ours; `None` when it does not exist or belongs to another implementation.
-pub(super) fn gateway(inputs: &Inputs, name: &str) -> Option<Gateway> {
+pub(super) fn gateway(inputs: &Inputs, name: &ObjectName) -> Option<Gateway> {
     gateway_and_problems(inputs, name, &mut Vec::new())
 }
 
 fn gateway_and_problems(
     inputs: &Inputs,
-    name: &str,
+    name: &ObjectName,
     problems: &mut Vec<ObjectProblem>,
 ) -> Option<Gateway> {
     let spec = inputs.gateways.get(name)?;
@@ -93,16 +94,16 @@ fn gateway_and_problems(
     }
     let listeners = spec.listeners.iter();
     let places = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
-        if is_service(parent) || parent.name != name {
+        if is_service(parent) || parent.name != name.as_str() {
             return Vec::new();
         }
-        match inputs.cluster_gateway(name) {
+        match inputs.cluster_gateway(name.as_str()) {
             Some(gateway) => attached_places(gateway, route, takes),
             None => places(spec, parent, takes),
         }
     };
     Some(Gateway {
-        name: name.to_owned(),
+        name: name.to_string(),
         listeners: listeners
             .filter_map(|l| listener(inputs, name, spec, l, problems))
             .collect(),
@@ -123,17 +124,18 @@ fn gateway_and_problems(
 /// without asking clients for theirs.
 fn listener(
     inputs: &Inputs,
-    gateway: &str,
+    gateway: &ObjectName,
     spec: &GatewaySpec,
     listener: &ListenerSpec,
     problems: &mut Vec<ObjectProblem>,
 ) -> Option<GatewayListener> {
-    let meant =
-        |r: &TargetRef| r.is("Gateway", gateway) && r.covers(Some(&listener.name), listener.port);
+    let meant = |r: &TargetRef| {
+        r.is("Gateway", gateway.as_str()) && r.covers(Some(&listener.name), listener.port)
+    };
     let tls = listener.tls.as_ref().filter(|_| !listener.passes_through());
     let hostname = listener.hostname.as_deref().unwrap_or_default();
     let object = format!("Gateway/{gateway}");
-    let mut policy = policy::at_gateway(inputs, "Gateway", gateway, meant);
+    let mut policy = policy::at_gateway(inputs, &object, gateway, meant);
     let places = |refs: &[TargetRef]| match refs.iter().any(meant) {
         true => vec![listener.port],
         false => Vec::new(),
@@ -190,32 +192,30 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
 }
 
 /// The routes whose parent is the service itself.
-pub(super) fn service_routes(inputs: &Inputs, name: &str) -> Vec<Route> {
-    let mut routes = http_routes(inputs, |_, parent| service_places(parent, name));
-    if inputs.cluster.is_some() {
-        for route in &mut routes {
-            // A route of another namespace is about calls from that namespace.
-            let own = inputs.namespace(&route.name);
-            if own != inputs.namespace(name) {
-                route.clients = own.to_owned();
-            }
+pub(super) fn service_routes(inputs: &Inputs, name: &ObjectName) -> Vec<Route> {
+    let routes = http_routes(inputs, |_, parent| service_places(parent, name)).into_iter();
+    let routes = routes.map(|(object, mut route)| {
+        // A route of another namespace is about calls from that namespace.
+        if object.name.namespace() != name.namespace() {
+            route.clients = object.name.namespace().to_owned();
         }
-    }
-    routes
+        route
+    });
+    routes.collect()
 }
 
 /// The TLSRoutes whose parent is the service itself.
-pub(super) fn service_tls_routes(inputs: &Inputs, name: &str) -> Vec<TlsRoute> {
+pub(super) fn service_tls_routes(inputs: &Inputs, name: &ObjectName) -> Vec<TlsRoute> {
     tls_routes(inputs, |_, parent| service_places(parent, name))
 }
 
 /// The TCPRoutes whose parent is the service itself.
-pub(super) fn service_tcp_routes(inputs: &Inputs, name: &str) -> Vec<TcpRoute> {
+pub(super) fn service_tcp_routes(inputs: &Inputs, name: &ObjectName) -> Vec<TcpRoute> {
     tcp_routes(inputs, |_, parent| service_places(parent, name))
 }
 
-fn service_places(parent: &ParentRef, name: &str) -> Vec<ListenerPort> {
-    if is_service(parent) && parent.name == name {
+fn service_places(parent: &ParentRef, name: &ObjectName) -> Vec<ListenerPort> {
+    if is_service(parent) && parent.name == name.as_str() {
         vec![ListenerPort::port(parent.port.unwrap_or(0))]
     } else {
         Vec::new()
@@ -312,61 +312,104 @@ fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
     places
 }
 
+/// A route by its object.
+#[derive(Clone, Copy)]
+struct RouteObject<'a> {
+    kind: &'static str,
+    name: &'a ObjectName,
+}
+
+impl<'a> RouteObject<'a> {
+    /// `<kind>/<name>`. A route that is made of an Ingress has the kind of that in its name.
+    fn object(self) -> String {
+        match self.kind == HTTP_ROUTE && self.name.as_str().contains('/') {
+            true => self.name.to_string(),
+            false => format!("{}/{}", self.kind, self.name),
+        }
+    }
+
+    /// See `resource::Route::name`.
+    fn written(self) -> String {
+        match self.kind == HTTP_ROUTE {
+            true => self.name.to_string(),
+            false => self.object(),
+        }
+    }
+
+    /// Orders the routes of a cluster (Gateway API, "Conflicts"): by age, then by namespace and name. On a host all
+    /// are equal, so they stay in the order of their names.
+    fn precedence(self, inputs: &'a Inputs) -> Option<(&'a str, &'a str, &'a str)> {
+        let ObjectName::InNamespace(name) = self.name else {
+            return None;
+        };
+        let created = inputs.created.get(&(self.kind, name.clone()))?;
+        Some((created.as_str(), name.namespace(), name.name()))
+    }
+}
+
+const HTTP_ROUTE: &str = "HTTPRoute";
+
 /// Routes of a gateway, with whose requests each rule takes.
 fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>) -> Vec<Route> {
-    let mut routes = http_routes(inputs, places);
-    for route in &mut routes {
-        // See `resource::Route::name`.
-        let (kind, name) = route
-            .name
-            .split_once('/')
-            .unwrap_or(("HTTPRoute", &route.name));
+    let routes = http_routes(inputs, places).into_iter();
+    let routes = routes.map(|(route_object, mut route)| {
+        let object = route_object.object();
+        let (kind, name) = object.split_once('/').unwrap_or((HTTP_ROUTE, &object));
         for rule in &mut route.rules {
             let section = Some(rule.name.as_str()).filter(|n| !n.is_empty());
             let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
-            rule.policy = policy::at_gateway(inputs, kind, name, meant);
+            rule.policy = policy::at_gateway(inputs, &object, route_object.name, meant);
         }
+        route
+    });
+    routes.collect()
+}
+
+/// Finds each place where the routes of a kind are attached, in the order in which they take precedence.
+fn placed<'a, T>(
+    inputs: &'a Inputs,
+    (kind, objects): (&'static str, &'a Objects<T>),
+    parents: fn(&T) -> &[ParentRef],
+    places: &impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
+) -> Vec<(RouteObject<'a>, &'a T, ListenerPort)> {
+    let mut all = Vec::new();
+    for (name, spec) in objects {
+        let route = RouteObject { kind, name };
+        let object = route.object();
+        let found = parents(spec).iter().flat_map(|p| places(&object, p));
+        let found = distinct(found.collect(), &ListenerPort::port(0));
+        all.extend(found.into_iter().map(|place| (route, spec, place)));
     }
-    routes
+    all.sort_by_cached_key(|(route, ..)| route.precedence(inputs));
+    all
 }
 
 fn http_routes(
     inputs: &Inputs,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
-) -> Vec<Route> {
-    let mut routes = Vec::new();
-    let mut add = |name: String,
-                   parents: &[ParentRef],
-                   hosts: &[String],
-                   rules: &dyn Fn() -> Vec<RouteRule>| {
-        // See `resource::Route::name`.
-        let route = match name.contains('/') {
-            true => name.clone(),
-            false => format!("HTTPRoute/{name}"),
-        };
-        let found = parents.iter().flat_map(|parent| places(&route, parent));
-        let found = distinct(found.collect(), &ListenerPort::port(0));
-        for place in found {
-            routes.push(Route {
-                name: name.clone(),
-                hostnames: hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
-                rules: rules(),
-                port: place.port,
-                listener: place.listener,
-                clients: String::new(),
-            });
-        }
+) -> Vec<(RouteObject<'_>, Route)> {
+    let route = |object: RouteObject<'_>, hosts: &[String], rules, place: ListenerPort| Route {
+        name: object.written(),
+        hostnames: hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
+        rules,
+        port: place.port,
+        listener: place.listener,
+        clients: String::new(),
     };
-    for (name, spec) in &inputs.routes {
-        let rules = || spec.rules.iter().filter_map(|r| r.rule(inputs)).collect();
-        add(name.to_string(), &spec.parent_refs, &spec.hostnames, &rules);
+    let mut routes = Vec::new();
+    let objects = (HTTP_ROUTE, &inputs.routes);
+    for (object, spec, place) in placed(inputs, objects, |s| &s.parent_refs, &places) {
+        let rules = spec.rules.iter().filter_map(|r| r.rule(inputs));
+        let made = route(object, &spec.hostnames, rules.collect(), place);
+        routes.push((object, made));
     }
-    for (name, spec) in &inputs.grpc_routes {
-        let rules = || spec.rules.iter().filter_map(|r| r.rule(inputs)).collect();
-        let name = format!("GRPCRoute/{name}");
-        add(name, &spec.parent_refs, &spec.hostnames, &rules);
+    let objects = ("GRPCRoute", &inputs.grpc_routes);
+    for (object, spec, place) in placed(inputs, objects, |s| &s.parent_refs, &places) {
+        let rules = spec.rules.iter().filter_map(|r| r.rule(inputs));
+        let made = route(object, &spec.hostnames, rules.collect(), place);
+        routes.push((object, made));
     }
-    routes.sort_by(|a, b| inputs.precedence(&a.name).cmp(&inputs.precedence(&b.name)));
+    routes.sort_by_cached_key(|(route, _)| route.precedence(inputs));
     routes
 }
 
@@ -374,47 +417,33 @@ fn tls_routes(
     inputs: &Inputs,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
 ) -> Vec<TlsRoute> {
-    let mut routes = Vec::new();
-    for (name, spec) in &inputs.tls_routes {
-        let name = format!("TLSRoute/{name}");
-        let found = spec
-            .parent_refs
+    let objects = ("TLSRoute", &inputs.tls_routes);
+    let found = placed(inputs, objects, |s| &s.parent_refs, &places).into_iter();
+    let routes = found.map(|(object, spec, place)| TlsRoute {
+        name: object.written(),
+        hostnames: spec
+            .hostnames
             .iter()
-            .flat_map(|parent| places(&name, parent));
-        let found = distinct(found.collect(), &ListenerPort::port(0));
-        let hosts = spec.hostnames.iter().map(|h| h.to_ascii_lowercase());
-        let hosts: Vec<String> = hosts.collect();
-        routes.extend(found.into_iter().map(|place| TlsRoute {
-            name: name.clone(),
-            hostnames: hosts.clone(),
-            targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
-            port: place.port,
-            listener: place.listener,
-        }));
-    }
-    routes.sort_by(|a, b| inputs.precedence(&a.name).cmp(&inputs.precedence(&b.name)));
-    routes
+            .map(|h| h.to_ascii_lowercase())
+            .collect(),
+        targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
+        port: place.port,
+        listener: place.listener,
+    });
+    routes.collect()
 }
 
 fn tcp_routes(
     inputs: &Inputs,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
 ) -> Vec<TcpRoute> {
-    let mut routes = Vec::new();
-    for (name, spec) in &inputs.tcp_routes {
-        let name = format!("TCPRoute/{name}");
-        let found = spec
-            .parent_refs
-            .iter()
-            .flat_map(|parent| places(&name, parent));
-        let found = distinct(found.collect(), &ListenerPort::port(0));
-        routes.extend(found.into_iter().map(|place| TcpRoute {
-            name: name.clone(),
-            targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
-            port: place.port,
-            listener: place.listener,
-        }));
-    }
-    routes.sort_by(|a, b| inputs.precedence(&a.name).cmp(&inputs.precedence(&b.name)));
-    routes
+    let objects = ("TCPRoute", &inputs.tcp_routes);
+    let found = placed(inputs, objects, |s| &s.parent_refs, &places).into_iter();
+    let routes = found.map(|(object, spec, place)| TcpRoute {
+        name: object.written(),
+        targets: spec.rules.iter().flat_map(|r| r.targets()).collect(),
+        port: place.port,
+        listener: place.listener,
+    });
+    routes.collect()
 }

@@ -1,32 +1,38 @@
 //! Computes what the sidecar of a workload accepts: its ports, who may call, how often, and with what
 //! proof.
 
-use super::inputs::{identity_name_of, service_of};
+use super::inputs::identity_name_of;
 use super::together::{self, Demand};
 use super::{Inputs, ObjectProblem, Output, egress, policy};
 use std::collections::BTreeMap;
 use tulle_model::manifest::{RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
+use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
     Filter, Inbound, InboundPort, InboundRule, Policy, RateLimit, Resource,
 };
+
+/// A service that leads to a port, and the number that the port has there.
+pub(super) type Place = (ObjectName, u16);
 
 /// Each sidecar finds its own under the workload's name. The service's and the identity's name
 /// work too, so that a sidecar that knows only one of them finds it; with several replicas these
 /// stand for the first by name.
 pub(super) fn outputs(
     inputs: &Inputs,
-    service: &str,
+    name: &ObjectName,
     outputs: &mut Vec<Output>,
     problems: &mut Vec<ObjectProblem>,
 ) {
+    let service = name.as_str();
     let mut policies: BTreeMap<&str, Policy> = BTreeMap::new();
     let mut aliases: BTreeMap<String, (u8, &str)> = BTreeMap::new();
     for (workload, spec) in inputs.workloads_of(service) {
         let identity = identity_name_of(workload, spec);
-        policies
-            .entry(identity)
-            .or_insert_with(|| policy::policy(inputs, service, identity));
         aliases.insert(workload.to_owned(), (0, workload));
+        if let Some(account) = inputs.object_name(identity) {
+            let policy = || policy::policy(inputs, name, &account);
+            policies.entry(identity).or_insert_with(policy);
+        }
     }
     let mut alias = |name: &str, rank, workload| {
         aliases.entry(name.to_owned()).or_insert((rank, workload));
@@ -37,41 +43,41 @@ pub(super) fn outputs(
     for (workload, spec) in inputs.workloads_of(service) {
         alias(identity_name_of(workload, spec), 2, workload);
     }
-    for (name, (rank, workload)) in aliases {
+    for (alias, (rank, workload)) in aliases {
         let Some(spec) = inputs.workloads.get(workload) else {
             continue;
         };
         let identity = identity_name_of(workload, spec);
-        let (Ok(owner), Some(policy)) = (inputs.identity(identity), policies.get(identity)) else {
+        let owner = inputs.identity_named(identity);
+        let (Ok(owner), Some(policy)) = (owner, policies.get(identity)) else {
             continue;
         };
         let policy = policy.clone();
         outputs.push(Output {
-            name: format!("inbound/{name}"),
+            name: format!("inbound/{alias}"),
             rank,
             owner: Some(owner),
-            resource: Resource::Inbound(inbound(inputs, workload, spec, policy, problems)),
+            resource: Resource::Inbound(inbound(inputs, name, (workload, spec), policy, problems)),
         });
     }
 }
 
 fn inbound(
     inputs: &Inputs,
-    workload: &str,
-    spec: &WorkloadSpec,
+    service: &ObjectName,
+    (workload, spec): (&str, &WorkloadSpec),
     mut policy: Policy,
     problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     let placed = inputs.placements.get(workload);
     let placed = placed.map(|p| p.ports.as_slice()).unwrap_or_default();
-    let service = service_of(workload, spec);
     let object = format!("service/{service}");
     let mut ports = Vec::new();
     for port in &spec.ports {
         let Some(placed) = placed.iter().find(|p| p.port == port.port) else {
             continue;
         };
-        let places = [(service.to_owned(), port.port)];
+        let places = [(service.clone(), port.port)];
         let rules = rules(inputs, &places);
         let (rules, deny) = policy::or_closing(rules, port.port, &object, problems);
         policy.rules.extend(deny);
@@ -84,7 +90,7 @@ fn inbound(
         });
     }
     Inbound {
-        service: service.to_owned(),
+        service: service.to_string(),
         ports,
         policy,
         locality: spec.locality.clone().unwrap_or_default(),
@@ -93,14 +99,20 @@ fn inbound(
 
 /// Lists the services that lead to a port, each with its own number for it. On a host there is one; in a
 /// cluster several Services may lead to one port of a pod.
-pub(super) fn places(inputs: &Inputs, service: &str, port: u16) -> Vec<(String, u16)> {
+pub(super) fn places(inputs: &Inputs, service: &ObjectName, port: u16) -> Vec<Place> {
     let cluster = inputs.cluster.as_ref();
-    let of_pod = cluster.and_then(|c| c.places(service, port));
-    of_pod.unwrap_or_else(|| vec![(service.to_owned(), port)])
+    let of_pod = cluster.and_then(|c| c.places(service.as_str(), port));
+    of_pod.unwrap_or_else(|| vec![(service.clone(), port)])
 }
 
 /// Whether one of the references means this port.
-pub(super) fn applies_to(inputs: &Inputs, refs: &[TargetRef], service: &str, port: u16) -> bool {
+pub(super) fn applies_to(
+    inputs: &Inputs,
+    refs: &[TargetRef],
+    service: &ObjectName,
+    port: u16,
+) -> bool {
+    let service = service.as_str();
     let covers = |r: &TargetRef| {
         let mut named = inputs.ports_of(service).filter(|p| p.port == port);
         match r.section_name {
@@ -112,14 +124,14 @@ pub(super) fn applies_to(inputs: &Inputs, refs: &[TargetRef], service: &str, por
 }
 
 /// The ports among these that the references mean.
-fn meant(inputs: &Inputs, refs: &[TargetRef], places: &[(String, u16)]) -> Vec<u16> {
+fn meant(inputs: &Inputs, refs: &[TargetRef], places: &[Place]) -> Vec<u16> {
     let places = places.iter();
     let meant = places.filter(|(service, port)| applies_to(inputs, refs, service, *port));
     meant.map(|(_, port)| *port).collect()
 }
 
 /// The limit of new connections: all that are meant hold together.
-pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Option<RateLimit> {
+pub(super) fn connection_limit(inputs: &Inputs, places: &[Place]) -> Option<RateLimit> {
     // All of one pod, so of one namespace.
     let (service, _) = places.first()?;
     let limits = inputs.in_namespace_of(&inputs.rate_limits, service);
@@ -135,7 +147,7 @@ pub(super) fn connection_limit(inputs: &Inputs, places: &[(String, u16)]) -> Opt
 ///
 /// # Errors
 /// Objects make demands that contradict each other.
-pub(super) fn rules(inputs: &Inputs, places: &[(String, u16)]) -> Result<Vec<InboundRule>, String> {
+pub(super) fn rules(inputs: &Inputs, places: &[Place]) -> Result<Vec<InboundRule>, String> {
     // All of one pod, so of one namespace.
     let Some((service, _)) = places.first() else {
         return Ok(Vec::new());
@@ -151,7 +163,7 @@ pub(super) fn rules(inputs: &Inputs, places: &[(String, u16)]) -> Result<Vec<Inb
 /// Objects demand what cannot hold together.
 pub(super) fn rules_where(
     inputs: &Inputs,
-    name: &str,
+    name: &ObjectName,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
 ) -> Result<Vec<InboundRule>, String> {
     let (auth_names, mut auth) = authentication(inputs, name, meant);
@@ -213,7 +225,7 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
 /// Every Authentication that is meant, once, with their names.
 fn authentication(
     inputs: &Inputs,
-    of: &str,
+    of: &ObjectName,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
 ) -> (Vec<String>, Vec<Filter>) {
     let (mut names, mut filters) = (Vec::new(), Vec::new());

@@ -13,7 +13,7 @@ use tulle_model::manifest::{
     Object, ObjectRef, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec, TlsRouteSpec,
     TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort, WorkloadSpec,
 };
-use tulle_model::namespaced::{Namespaced, ObjectName, namespace_of, split};
+use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::Revoked;
 
 /// Where a workload runs, reported by whoever started it.
@@ -67,8 +67,8 @@ pub struct Inputs {
     pub(crate) tls_routes: Objects<TlsRouteSpec>,
     /// TCPRoutes by name.
     pub(crate) tcp_routes: Objects<TcpRouteSpec>,
-    /// When routes were made, and what they are called, by `resource::Route::name`; in clusters alone.
-    pub(super) created: BTreeMap<String, (String, Namespaced)>,
+    /// When routes were made, by kind and name; in clusters alone.
+    pub(super) created: BTreeMap<(&'static str, Namespaced), String>,
     /// TrafficTargets by name.
     pub(crate) targets: Objects<TrafficTargetSpec>,
     /// HTTPRouteGroups by name.
@@ -172,12 +172,9 @@ impl Inputs {
         let Some(name) = self.object_name(object.name()) else {
             return;
         };
-        if let Some(route) = route_name(object.kind(), object.name())
-            && let ObjectName::OfCluster(_) = name
-            && let Some(named) = Namespaced::parse(without_kind(&route))
-        {
+        if let (Some(kind), ObjectName::InNamespace(name)) = (route_kind(object.kind()), &name) {
             let created = object.metadata().created.clone();
-            self.created.insert(route, (created, named));
+            self.created.insert((kind, name.clone()), created);
         }
         match object {
             Object::Mesh(_) => {}
@@ -207,8 +204,8 @@ impl Inputs {
     }
 
     pub(super) fn remove(&mut self, kind: &str, name: &str) {
-        if let Some(route) = route_name(kind, name) {
-            self.created.remove(&route);
+        if let (Some(kind), Some(name)) = (route_kind(kind), Namespaced::parse(name)) {
+            self.created.remove(&(kind, name));
         }
         match kind {
             "Mesh" => self.mesh = None,
@@ -302,19 +299,11 @@ impl Inputs {
         }
     }
 
-    /// The name of an object. `None`: it has no namespace, and this is a cluster.
-    fn object_name(&self, name: &str) -> Option<ObjectName> {
+    /// Reads a name as manifests write it. `None`: it has no namespace, and this is a cluster.
+    pub(super) fn object_name(&self, name: &str) -> Option<ObjectName> {
         match self.cluster {
-            Some(_) => Namespaced::parse(name).map(ObjectName::OfCluster),
-            None => Some(ObjectName::OfHost(name.into())),
-        }
-    }
-
-    /// The namespace of what has this name; empty on a host.
-    pub(super) fn namespace<'a>(&self, name: &'a str) -> &'a str {
-        match self.cluster {
-            Some(_) => namespace_of(name),
-            None => "",
+            Some(_) => Namespaced::parse(name).map(ObjectName::InNamespace),
+            None => Some(ObjectName::Plain(name.into())),
         }
     }
 
@@ -323,9 +312,9 @@ impl Inputs {
     pub(super) fn in_namespace_of<'a, T>(
         &self,
         objects: &'a Objects<T>,
-        name: &'a str,
+        name: &'a ObjectName,
     ) -> impl Iterator<Item = (&'a ObjectName, &'a T)> + use<'a, T> {
-        let namespace = self.namespace(name);
+        let namespace = name.namespace();
         objects
             .iter()
             .filter(move |(name, _)| name.namespace() == namespace)
@@ -376,50 +365,55 @@ impl Inputs {
         of_workloads.chain(of_cluster)
     }
 
-    /// Returns the key that orders a cluster's routes (Gateway API, "Conflicts"): their age, then
-    /// namespace and name. `route` as in [`Self::created`]. Routes of hosts all have an equal key, so they
-    /// stay in the order of their names.
-    pub(super) fn precedence<'a>(&'a self, route: &'a str) -> impl Ord + use<'a> {
-        let (created, name) = self.created.get(route)?;
-        Some((created, name.namespace(), name.name()))
-    }
-
     /// `spiffe://<trust-domain>/svc/<name>`; in a cluster, where names are
     /// `<service account>.<namespace>`, `spiffe://<trust-domain>/ns/<namespace>/sa/<service account>`.
-    pub(super) fn identity(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
-        match (&self.cluster, split(name)) {
-            (Some(_), Some((account, namespace))) => {
-                self.trust_domain.service_account(namespace, account)
-            }
-            (Some(_), None) => self.trust_domain.service_account("", name),
-            (None, _) => self.trust_domain.service(name),
+    pub(super) fn identity(&self, name: &ObjectName) -> Result<SpiffeId, InvalidIdentity> {
+        match name {
+            ObjectName::InNamespace(account) => self
+                .trust_domain
+                .service_account(account.namespace(), account.name()),
+            ObjectName::Plain(name) => self.trust_domain.service(name),
         }
     }
 
-    /// Returns the name by which objects refer to an identity: the inverse of [`Self::identity`].
-    pub(super) fn name_of(&self, id: &SpiffeId) -> String {
+    /// Returns the identity that a manifest means by a name.
+    pub(super) fn identity_named(&self, name: &str) -> Result<SpiffeId, InvalidIdentity> {
+        match self.object_name(name) {
+            Some(name) => self.identity(&name),
+            None => self.trust_domain.service_account("", name),
+        }
+    }
+
+    /// Returns the name by which objects refer to an identity: the inverse of [`Self::identity`]. `None`: no
+    /// object can.
+    pub(super) fn name_of(&self, id: &SpiffeId) -> Option<ObjectName> {
         match (&self.cluster, id.service_account()) {
-            (Some(_), Some((namespace, account))) => format!("{account}.{namespace}"),
-            _ => id.name().to_owned(),
+            (Some(_), Some((namespace, account))) => {
+                Namespaced::new(account, namespace).map(ObjectName::InNamespace)
+            }
+            (Some(_), None) => None,
+            (None, _) => Some(ObjectName::Plain(id.name().into())),
         }
     }
 
     /// Whether a workload or gateway has this identity.
     pub fn has_identity(&self, id: &SpiffeId) -> bool {
-        if let Some(cluster) = &self.cluster {
-            let name = self.name_of(id);
-            return cluster.pods().any(|pod| pod.is_account(&name))
-                && self.identity(&name).as_ref() == Ok(id);
-        }
-        let Ok(same) = self.identity(id.name()) else {
+        let Some(name) = self.name_of(id) else {
             return false;
         };
-        same == *id
-            && (self.gateways.contains_key(id.name())
-                || self
-                    .workloads
-                    .iter()
-                    .any(|(name, spec)| identity_name_of(name, spec) == id.name()))
+        if self.identity(&name).as_ref() != Ok(id) {
+            return false;
+        }
+        match (&self.cluster, &name) {
+            (Some(cluster), ObjectName::InNamespace(account)) => {
+                cluster.pods().any(|pod| pod.is_account(account))
+            }
+            _ => {
+                let mut workloads = self.workloads.iter();
+                self.gateways.contains_key(&name)
+                    || workloads.any(|(name, spec)| identity_name_of(name, spec) == id.name())
+            }
+        }
     }
 }
 
@@ -458,16 +452,8 @@ pub(crate) fn identity_name_of<'a>(
         .unwrap_or_else(|| service_of(name, spec))
 }
 
-/// `<name>` of `<kind>/<name>`.
-fn without_kind(name: &str) -> &str {
-    name.split_once('/').map_or(name, |(_, name)| name)
-}
-
-/// `resource::Route::name` of an object, if it is a route.
-fn route_name(kind: &str, name: &str) -> Option<String> {
-    match kind {
-        "HTTPRoute" => Some(name.to_owned()),
-        "GRPCRoute" | "TLSRoute" | "TCPRoute" => Some(format!("{kind}/{name}")),
-        _ => None,
-    }
+/// The kind of an object, if it is a route of Gateway API.
+fn route_kind(kind: &str) -> Option<&'static str> {
+    let kinds = ["HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"];
+    kinds.into_iter().find(|route| *route == kind)
 }

@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::manifest::Object;
-use tulle_model::namespaced::ObjectName;
+use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{MeshSettings, Resource, Revoked};
 
 /// A resource as it is sent.
@@ -57,9 +57,9 @@ pub struct EncodedResource {
     /// The only identity that may read it; `None`: every proxy.
     pub owner: Option<SpiffeId>,
     /// The service that its clients need it for; `None`: it is no client's.
-    pub service: Option<Arc<str>>,
+    pub service: Option<ObjectName>,
     /// Services that this one's routes refer to.
-    pub backends: Vec<Arc<str>>,
+    pub backends: Vec<ObjectName>,
 }
 
 /// Something that changed.
@@ -84,15 +84,15 @@ pub enum Edit {
     /// A Service of the cluster, with its endpoints.
     Service(Box<ClusterService>),
     /// A Service of the cluster is gone.
-    RemoveService(String),
+    RemoveService(Namespaced),
     /// A pod of the cluster.
     Pod(Box<ClusterPod>),
     /// A pod of the cluster is gone.
-    RemovePod(String),
+    RemovePod(Namespaced),
     /// A Gateway of the cluster.
     Gateway(Box<ClusterGateway>),
     /// A Gateway of the cluster is gone.
-    RemoveGateway(String),
+    RemoveGateway(Namespaced),
     /// All namespaces of the cluster that are strict by themselves.
     StrictNamespaces(BTreeSet<String>),
     /// All problems of the cluster's objects that their own status cannot report.
@@ -117,13 +117,24 @@ pub type Changed = (Arc<str>, Option<EncodedResource>);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Unit {
     Mesh,
-    Service(String),
-    Gateway(String),
+    Service(ObjectName),
+    Gateway(ObjectName),
     /// A pod of a cluster.
-    Pod(String),
+    Pod(Namespaced),
     Egress,
     /// The catalog of the services' names.
     Catalog,
+}
+
+impl Unit {
+    /// The name of the service that clients call here. A pod, called by its address, is one as well.
+    fn called(&self) -> Option<ObjectName> {
+        match self {
+            Self::Service(name) => Some(name.clone()),
+            Self::Pod(pod) => Some(cluster::called_by_address(pod).into()),
+            Self::Mesh | Self::Gateway(_) | Self::Egress | Self::Catalog => None,
+        }
+    }
 }
 
 /// A resource a unit gives, before it is encoded.
@@ -242,9 +253,9 @@ impl Index {
             Edit::Service(service) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 let name = service.name.clone();
-                cluster.touch_service(name.as_str(), dirty);
+                cluster.touch_service(&name, dirty);
                 cluster.put_service(*service);
-                cluster.touch_service(name.as_str(), dirty);
+                cluster.touch_service(&name, dirty);
             }
             Edit::RemoveService(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
@@ -254,9 +265,9 @@ impl Index {
             Edit::Pod(pod) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 let name = pod.name.clone();
-                cluster.touch_pod(name.as_str(), dirty);
+                cluster.touch_pod(&name, dirty);
                 cluster.put_pod(*pod);
-                cluster.touch_pod(name.as_str(), dirty);
+                cluster.touch_pod(&name, dirty);
             }
             Edit::RemovePod(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
@@ -265,20 +276,17 @@ impl Index {
             }
             Edit::Gateway(gateway) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
-                let named = gateway.name.clone();
-                let name = named.to_string();
+                let name = ObjectName::InNamespace(gateway.name.clone());
                 let spec = gateway.spec.clone();
                 cluster.put_gateway(*gateway);
-                self.inputs
-                    .gateways
-                    .insert(ObjectName::OfCluster(named), spec);
+                self.inputs.gateways.insert(name.clone(), spec);
                 dirty.insert(Unit::Gateway(name));
             }
             Edit::RemoveGateway(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 cluster.remove_gateway(&name);
                 self.inputs.gateways.remove(name.as_str());
-                dirty.insert(Unit::Gateway(name));
+                dirty.insert(Unit::Gateway(name.into()));
             }
             Edit::Problems(problems) => self.inputs.told_problems = problems,
             Edit::StrictNamespaces(names) => {
@@ -305,16 +313,16 @@ impl Index {
             // A service may have other pods now, or pods other identities.
             for unit in dirty.clone() {
                 if let Unit::Service(name) = unit {
-                    dependents::called_from(&self.inputs, &name, &mut dirty);
+                    dependents::called_from(&self.inputs, name.as_str(), &mut dirty);
                     // An Egress through a Service that is not there allows nothing.
-                    if egress::has_gateway(&self.inputs, &name) {
+                    if egress::has_gateway(&self.inputs, name.as_str()) {
                         dirty.insert(Unit::Egress);
                     }
                 }
             }
             // A change of a Service also changes its pods.
             for unit in dirty.clone() {
-                if let Unit::Service(name) = unit {
+                if let Unit::Service(ObjectName::InNamespace(name)) = unit {
                     cluster.touch_service(&name, &mut dirty);
                 }
             }
@@ -386,20 +394,22 @@ impl Index {
 
     fn claim(&mut self, name: &Arc<str>, unit: &Unit, output: Output) {
         let body = tulle_api::encode_body(&output.resource);
-        let (service, backends) = match &output.resource {
-            Resource::Service(service) => {
-                let backends: BTreeSet<&str> = service.backends().collect();
-                (Some(&service.name), backends)
-            }
-            Resource::Alias(service) | Resource::Host(service) => (Some(service), BTreeSet::new()),
-            _ => (None, BTreeSet::new()),
+        let service = match &output.resource {
+            Resource::Service(_) | Resource::Alias(_) | Resource::Host(_) => unit.called(),
+            _ => None,
         };
+        let backends: BTreeSet<&str> = match &output.resource {
+            Resource::Service(service) => service.backends().collect(),
+            _ => BTreeSet::new(),
+        };
+        let backends = backends.into_iter();
+        let backends = backends.filter_map(|name| self.inputs.object_name(name));
         let entry = EncodedResource {
             version: hash(&body),
             body,
             owner: output.owner,
-            service: service.map(|name| name.as_str().into()),
-            backends: backends.into_iter().map(Arc::from).collect(),
+            service,
+            backends: backends.collect(),
         };
         let cluster = self.inputs.cluster.as_ref();
         let cluster = cluster.filter(|_| name.starts_with("address/"));

@@ -10,11 +10,12 @@ use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
     AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
 };
+use tulle_model::namespaced::ObjectName;
 use tulle_model::network::Network;
 use tulle_model::resource::{Action, InboundRule, Policy, PolicyRule};
 
-/// Computes who may call those workloads of a service that have an identity (its last segment).
-pub(super) fn policy(inputs: &Inputs, service: &str, identity: &str) -> Policy {
+/// Computes who may call those workloads of a service that have an identity, by the name that objects have for it.
+pub(super) fn policy(inputs: &Inputs, service: &ObjectName, identity: &ObjectName) -> Policy {
     let mut rules = of_identity(inputs, identity);
     rules.extend(of_service(inputs, service));
     Policy {
@@ -28,26 +29,27 @@ pub(super) fn is_permissive(inputs: &Inputs) -> bool {
 }
 
 /// Rules about an identity, whatever services its workloads belong to.
-pub(super) fn of_identity(inputs: &Inputs, identity: &str) -> Vec<PolicyRule> {
+pub(super) fn of_identity(inputs: &Inputs, identity: &ObjectName) -> Vec<PolicyRule> {
     let targets = inputs.in_namespace_of(&inputs.targets, identity);
-    let targets = targets.filter(|(_, t)| t.destination.name == identity);
+    let targets = targets.filter(|(_, t)| t.destination.name == identity.as_str());
     let rules =
         targets.flat_map(|(name, target)| rules(inputs, name.as_str(), target, &mut |_| {}));
     rules.collect()
 }
 
 /// Rules about a service.
-pub(super) fn of_service(inputs: &Inputs, service: &str) -> Vec<PolicyRule> {
+pub(super) fn of_service(inputs: &Inputs, service: &ObjectName) -> Vec<PolicyRule> {
     let mut rules = Vec::new();
     for (name, spec) in inputs.in_namespace_of(&inputs.authorization, service) {
-        rules.extend(authorization(inputs, name.as_str(), spec, service));
+        rules.extend(authorization(inputs, name, spec, service.as_str()));
     }
     for (kind, objects) in [
         ("IngressBackend", &inputs.ingress_backends),
         ("AccessControl", &inputs.access_controls),
     ] {
         for (name, spec) in inputs.in_namespace_of(objects, service) {
-            rules.extend(access(inputs, &format!("{kind}/{name}"), spec, service));
+            let object = format!("{kind}/{name}");
+            rules.extend(access(inputs, &object, spec, service.as_str()));
         }
     }
     rules
@@ -83,7 +85,7 @@ pub(super) fn or_closing(
 /// The rules of an AuthorizationPolicy for a service.
 pub(super) fn authorization(
     inputs: &Inputs,
-    name: &str,
+    name: &ObjectName,
     spec: &AuthorizationPolicySpec,
     service: &str,
 ) -> Vec<PolicyRule> {
@@ -112,13 +114,13 @@ pub(super) fn authorization(
     made(inputs, name, spec, &meant, false)
 }
 
-/// Computes who may enter at a gateway (`name` of that kind) from the AuthorizationPolicies about it, or about one
-/// of its listeners or routes. Returns `None` if there are no policies. If none of them allows, everyone who is
+/// Computes who may enter at a gateway from the AuthorizationPolicies about `object` (`<kind>/<name>`), which is the
+/// gateway or one of its routes and has this name, or about one of its parts. Returns `None` if there are no policies. If none of them allows, everyone who is
 /// not denied may enter.
 pub(super) fn at_gateway(
     inputs: &Inputs,
-    kind: &str,
-    name: &str,
+    object: &str,
+    name: &ObjectName,
     meant: impl Fn(&TargetRef) -> bool,
 ) -> Option<Box<Policy>> {
     let (mut rules, mut about, mut closed) = (Vec::new(), false, false);
@@ -127,12 +129,12 @@ pub(super) fn at_gateway(
             about = true;
             // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
-            rules.extend(made(inputs, policy.as_str(), spec, &[], true));
+            rules.extend(made(inputs, policy, spec, &[], true));
         }
     }
     if about && !closed {
         rules.push(PolicyRule {
-            name: format!("{kind}/{name}"),
+            name: object.to_owned(),
             networks: everywhere(),
             ..Default::default()
         });
@@ -159,7 +161,7 @@ fn action(spec: &AuthorizationPolicySpec) -> Action {
 /// identity of the mesh.
 fn made(
     inputs: &Inputs,
-    name: &str,
+    name: &ObjectName,
     spec: &AuthorizationPolicySpec,
     meant: &[u16],
     outside: bool,
@@ -204,7 +206,10 @@ fn authorization_rule(
             }
         }
         Some(from) => {
-            let names = from.service_accounts.iter().map(|n| inputs.identity(n));
+            let names = from
+                .service_accounts
+                .iter()
+                .map(|n| inputs.identity_named(n));
             let ids = from.principals.iter().map(|id| SpiffeId::parse(id));
             made.sources = names.chain(ids).flatten().collect();
             made.networks.clone_from(&from.networks);
@@ -269,12 +274,15 @@ pub(super) fn access(
 fn identities(inputs: &Inputs, service: &str) -> Vec<SpiffeId> {
     let workloads = inputs.workloads_of(service);
     let names = workloads.map(|(name, spec)| super::inputs::identity_name_of(name, spec));
-    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    let mut names: Vec<ObjectName> = names.flat_map(|name| inputs.object_name(name)).collect();
     let cluster = inputs.cluster.iter();
-    let accounts = cluster.flat_map(|c| c.accounts(service));
-    names.extend(accounts.map(|account| account.to_string()));
+    names.extend(
+        cluster
+            .flat_map(|c| c.accounts(service))
+            .map(ObjectName::from),
+    );
     if names.is_empty() {
-        names.push(service.to_owned());
+        names.extend(inputs.object_name(service));
     }
     names.dedup();
     let ids = names.iter().flat_map(|n| inputs.identity(n));
@@ -292,7 +300,7 @@ pub(super) fn rules(
     let sources: Result<Vec<_>, InvalidIdentity> = target
         .sources
         .iter()
-        .map(|source| inputs.identity(&source.name))
+        .map(|source| inputs.identity_named(&source.name))
         .collect();
     let sources = match sources {
         Ok(sources) if !sources.is_empty() => sources,

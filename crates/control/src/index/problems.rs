@@ -41,7 +41,7 @@ impl Index {
         }
         for (name, spec) in &inputs.workloads {
             let identity = identity_name_of(name, spec);
-            if let Err(e) = inputs.identity(identity) {
+            if let Err(e) = inputs.identity_named(identity) {
                 report(format!("Workload/{name}"), e.to_string());
             }
         }

@@ -18,10 +18,10 @@ const SERVER_FIRST: [u16; 9] = [25, 587, 3306, 4444, 5432, 6379, 9300, 11211, 27
 
 pub(super) fn outputs(
     inputs: &Inputs,
-    name: &str,
+    name: &ObjectName,
     problems: &mut Vec<ObjectProblem>,
 ) -> Vec<Output> {
-    if !inputs.knows_service(name) {
+    if !inputs.knows_service(name.as_str()) {
         return Vec::new();
     }
     let service = service(inputs, name);
@@ -32,14 +32,14 @@ pub(super) fn outputs(
             name: format!("address/{ip}"),
             rank: 0,
             owner: None,
-            resource: Resource::Alias(name.to_owned()),
+            resource: Resource::Alias(name.to_string()),
         })
         .collect();
-    outputs.extend(hosts(inputs, name).map(|host| Output {
+    outputs.extend(hosts(inputs, name.as_str()).map(|host| Output {
         name: format!("host/{host}"),
         rank: 0,
         owner: None,
-        resource: Resource::Host(name.to_owned()),
+        resource: Resource::Host(name.to_string()),
     }));
     inbound::outputs(inputs, name, &mut outputs, problems);
     outputs.push(Output {
@@ -80,12 +80,13 @@ pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
     }]
 }
 
-pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
+pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
+    let name = of.as_str();
     let mut addresses = Vec::new();
     let mut identities = Vec::new();
     let mut ports: BTreeMap<u16, ServicePort> = BTreeMap::new();
     for (workload, spec) in inputs.workloads_of(name) {
-        identities.extend(inputs.identity(identity_name_of(workload, spec)));
+        identities.extend(inputs.identity_named(identity_name_of(workload, spec)));
         for port in &spec.ports {
             // Replicas must agree; where they do not, the first by name decides (see problems).
             ports.entry(port.port).or_insert_with(|| ServicePort {
@@ -122,23 +123,22 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
     identities.dedup();
     if let (Some(cluster), Some(service)) = (&inputs.cluster, inputs.cluster_service(name)) {
         addresses.extend(&service.addresses);
-        let accounts = cluster.accounts(name);
-        let accounts = accounts.iter().map(|account| account.as_str());
-        identities.extend(accounts.flat_map(|account| inputs.identity(account)));
+        let accounts = cluster.accounts(name).into_iter();
+        identities.extend(accounts.flat_map(|account| inputs.identity(&account.into())));
         ports = cluster.ports(service);
     }
     if !inputs.has_service(name) {
-        ports = splits::ports(inputs, name);
+        ports = splits::ports(inputs, of);
     }
     for port in ports.values_mut() {
         port.endpoints.sort_by_key(|e| (e.address, e.mutual_tls));
         port.endpoints.dedup();
         let said = port.traffic.take();
-        port.traffic = with_service(inputs, name, port.port, said);
+        port.traffic = with_service(inputs, of, port.port, said);
     }
     let ports: Vec<ServicePort> = ports.into_values().collect();
-    let mut routes = gateways::service_routes(inputs, name);
-    routes.extend(splits::routes(inputs, name, &ports));
+    let mut routes = gateways::service_routes(inputs, of);
+    routes.extend(splits::routes(inputs, of, &ports));
     Service {
         name: name.to_owned(),
         addresses,
@@ -146,15 +146,15 @@ pub(super) fn service(inputs: &Inputs, name: &str) -> Service {
         identities,
         ports,
         routes,
-        tls_routes: gateways::service_tls_routes(inputs, name),
-        tcp_routes: gateways::service_tcp_routes(inputs, name),
-        split: splits::split(inputs, name),
+        tls_routes: gateways::service_tls_routes(inputs, of),
+        tcp_routes: gateways::service_tcp_routes(inputs, of),
+        split: splits::split(inputs, of),
     }
 }
 
 /// How clients treat a port. A TrafficPolicy that names the port takes precedence, then the first by
 /// name.
-pub(super) fn traffic(inputs: &Inputs, service: &str, port: u16) -> Option<Traffic> {
+pub(super) fn traffic(inputs: &Inputs, service: &ObjectName, port: u16) -> Option<Traffic> {
     let (name, spec) = traffic_policy(inputs, service, port)?;
     Some(named_traffic(name, spec))
 }
@@ -167,7 +167,7 @@ fn named_traffic(name: &ObjectName, spec: &TrafficPolicySpec) -> Traffic {
 /// says something else, but not against `internalTrafficPolicy: Local`, which is no preference.
 fn with_service(
     inputs: &Inputs,
-    service: &str,
+    service: &ObjectName,
     port: u16,
     said: Option<Box<Traffic>>,
 ) -> Option<Box<Traffic>> {
@@ -189,7 +189,7 @@ fn with_service(
 
 fn traffic_policy<'a>(
     inputs: &'a Inputs,
-    service: &'a str,
+    service: &'a ObjectName,
     port: u16,
 ) -> Option<(&'a ObjectName, &'a TrafficPolicySpec)> {
     let meant = |exact: bool| {

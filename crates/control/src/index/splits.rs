@@ -14,15 +14,15 @@ use tulle_model::resource::{
 /// The splits of a service, by name.
 fn splits_of<'a>(
     inputs: &'a Inputs,
-    service: &'a str,
+    service: &'a ObjectName,
 ) -> impl Iterator<Item = (&'a ObjectName, &'a TrafficSplitSpec)> {
     inputs
         .in_namespace_of(&inputs.splits, service)
-        .filter(move |(_, s)| s.service == service)
+        .filter(move |(_, s)| s.service == service.as_str())
 }
 
 /// The backends that a service's requests are split over; of several splits the first by name.
-pub(super) fn split(inputs: &Inputs, service: &str) -> Vec<Target> {
+pub(super) fn split(inputs: &Inputs, service: &ObjectName) -> Vec<Target> {
     let first = splits_of(inputs, service).find(|(_, s)| s.matches.is_empty());
     let target = |b: &tulle_model::manifest::TrafficSplitBackend| Target {
         service: b.service.clone(),
@@ -33,7 +33,7 @@ pub(super) fn split(inputs: &Inputs, service: &str) -> Vec<Target> {
 }
 
 /// The splits that are about some requests only. All other requests go to the service.
-pub(super) fn routes(inputs: &Inputs, service: &str, ports: &[ServicePort]) -> Vec<Route> {
+pub(super) fn routes(inputs: &Inputs, service: &ObjectName, ports: &[ServicePort]) -> Vec<Route> {
     let mut routes = Vec::new();
     for (name, split) in splits_of(inputs, service).filter(|(_, s)| !s.matches.is_empty()) {
         let matches = matches(inputs, split);
@@ -44,8 +44,8 @@ pub(super) fn routes(inputs: &Inputs, service: &str, ports: &[ServicePort]) -> V
             routes.push(route(name.as_str(), split, port.port, matches.clone()));
         }
     }
-    if !routes.is_empty() && inputs.has_service(service) {
-        routes.extend(ports.iter().map(|port| rest(service, port.port)));
+    if !routes.is_empty() && inputs.has_service(service.as_str()) {
+        routes.extend(ports.iter().map(|port| rest(service.as_str(), port.port)));
     }
     routes
 }
@@ -104,7 +104,7 @@ fn rest(service: &str, port: u16) -> Route {
 }
 
 /// The ports of a service that has no workloads of its own: those of its backends.
-pub(super) fn ports(inputs: &Inputs, service: &str) -> BTreeMap<u16, ServicePort> {
+pub(super) fn ports(inputs: &Inputs, service: &ObjectName) -> BTreeMap<u16, ServicePort> {
     let mut ports = BTreeMap::new();
     for backend in splits_of(inputs, service).flat_map(|(_, s)| &s.backends) {
         for (_, spec) in inputs.workloads_of(&backend.service) {

@@ -14,7 +14,6 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
-use tulle_model::namespaced;
 
 /// Most streams at a time.
 const MAX_STREAMS: usize = 20_000;
@@ -194,7 +193,7 @@ impl Hub {
         let namespace = stream.identity.service_account().map(|(n, _)| n);
         let services = unused.iter().filter_map(|name| {
             let service = state.entries.get(*name)?.service.clone()?;
-            (namespace != Some(namespaced::namespace_of(&service))).then_some(service)
+            (namespace != Some(service.namespace())).then_some(service)
         });
         if namespace.is_some() && !state.catalog.is_small(forms) {
             state.used.recall(&stream.identity, services);
@@ -322,18 +321,23 @@ impl State {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use tulle_model::namespaced::{Namespaced, ObjectName};
 
     const FORMS: Forms = Forms {
         addresses: true,
         hosts: false,
     };
 
+    fn named(service: &str) -> ObjectName {
+        Namespaced::parse(service).unwrap().into()
+    }
+
     fn entry(service: &str) -> (Arc<str>, EncodedResource) {
         let entry = EncodedResource {
             version: 1,
             body: Bytes::from(vec![b'x'; 400]),
             owner: None,
-            service: Some(service.into()),
+            service: Some(named(service)),
             backends: Vec::new(),
         };
         (format!("service/{service}").into(), entry)

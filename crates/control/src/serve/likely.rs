@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::namespaced;
+use tulle_model::namespaced::ObjectName;
 
 /// Bytes of names and bodies that one proxy receives unasked.
 pub(crate) const BOUND: usize = 256 * 1024;
@@ -48,7 +48,7 @@ impl Forms {
 #[derive(Debug, Default)]
 struct Service {
     names: BTreeMap<Arc<str>, usize>,
-    backends: Vec<Arc<str>>,
+    backends: Vec<ObjectName>,
 }
 
 impl Service {
@@ -59,10 +59,10 @@ impl Service {
 }
 
 /// A service by name. Pods, which are called by their addresses, come after all others.
-type Key = (bool, Arc<str>);
+type Key = (bool, ObjectName);
 
-fn key(name: &Arc<str>) -> Key {
-    (name.starts_with("pod/"), name.clone())
+fn key(name: &ObjectName) -> Key {
+    (name.as_str().starts_with("pod/"), name.clone())
 }
 
 /// All services of the mesh, as far as proxies may know them.
@@ -114,20 +114,27 @@ impl Catalog {
         let small = self.sums.map(|(_, small)| small);
         match service {
             _ if small != before => Concerned::Everybody,
-            Some(service) if is_new => match namespaced::split(&service) {
-                Some((_, namespace)) if small == [false; 4] => {
-                    Concerned::Namespace(namespace.to_owned())
-                }
-                _ => Concerned::Everybody,
-            },
+            Some(ObjectName::InNamespace(service)) if is_new && small == [false; 4] => {
+                Concerned::Namespace(service.namespace().to_owned())
+            }
+            Some(_) if is_new => Concerned::Everybody,
             _ => Concerned::Nobody,
         }
     }
 
-    fn add(&mut self, service: &Arc<str>, name: &Arc<str>, bytes: usize, backends: Vec<Arc<str>>) {
+    fn add(
+        &mut self,
+        service: &ObjectName,
+        name: &Arc<str>,
+        bytes: usize,
+        backends: Vec<ObjectName>,
+    ) {
         let key = key(service);
-        if let Some((_, namespace)) = namespaced::split(service) {
-            let known = self.namespaces.entry(namespace.into()).or_default();
+        if let ObjectName::InNamespace(service) = service {
+            let known = self
+                .namespaces
+                .entry(service.namespace().into())
+                .or_default();
             known.insert(key.clone());
         }
         let is_pod = key.0;
@@ -139,7 +146,7 @@ impl Catalog {
         self.count(name, is_pod, |sum| sum + bytes);
     }
 
-    fn remove(&mut self, service: &Arc<str>, name: &Arc<str>) {
+    fn remove(&mut self, service: &ObjectName, name: &Arc<str>) {
         let key = key(service);
         let Some(known) = self.services.get_mut(&key) else {
             return;
@@ -151,9 +158,8 @@ impl Catalog {
             return;
         }
         self.services.remove(&key);
-        if let Some((_, namespace)) = namespaced::split(service)
-            && let Some(known) = self.namespaces.get_mut(namespace)
-        {
+        let namespace = service.namespace();
+        if let Some(known) = self.namespaces.get_mut(namespace) {
             known.remove(&key);
             if known.is_empty() {
                 self.namespaces.remove(namespace);
@@ -190,7 +196,7 @@ impl Catalog {
         &self,
         namespace: Option<&str>,
         forms: Forms,
-        used: &[Arc<str>],
+        used: &[ObjectName],
     ) -> Vec<Arc<str>> {
         let mut chosen = Chosen {
             catalog: self,
@@ -205,7 +211,7 @@ impl Catalog {
         // Without a cluster there is one namespace.
         let own = namespace.map(|namespace| self.namespaces.get(namespace));
         let all = own.is_none() || self.is_small(forms);
-        let first_pod: Key = (true, "".into());
+        let first_pod: Key = (true, ObjectName::Plain("".into()));
         let (services, pods) = (
             (Bound::Unbounded, Bound::Excluded(first_pod.clone())),
             (Bound::Included(first_pod), Bound::Unbounded),
@@ -278,7 +284,7 @@ impl Chosen<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     /// When each was used last, counted in uses.
-    by: HashMap<SpiffeId, HashMap<Arc<str>, u64>>,
+    by: HashMap<SpiffeId, HashMap<ObjectName, u64>>,
     absent: VecDeque<SpiffeId>,
     now: u64,
 }
@@ -288,7 +294,7 @@ impl Used {
     pub(crate) fn note<'a>(
         &mut self,
         identity: &SpiffeId,
-        services: impl Iterator<Item = &'a Arc<str>>,
+        services: impl Iterator<Item = &'a ObjectName>,
     ) -> bool {
         let mut is_new = false;
         for service in services.take(MOST_USED) {
@@ -307,7 +313,11 @@ impl Used {
 
     /// Notes that a proxy of this identity has received these services because its siblings had used
     /// them, perhaps from a controller that ran before this one.
-    pub(crate) fn recall(&mut self, identity: &SpiffeId, services: impl Iterator<Item = Arc<str>>) {
+    pub(crate) fn recall(
+        &mut self,
+        identity: &SpiffeId,
+        services: impl Iterator<Item = ObjectName>,
+    ) {
         let known = self.by.entry(identity.clone()).or_default();
         for service in services {
             if known.len() >= MOST_USED {
@@ -318,7 +328,7 @@ impl Used {
     }
 
     /// The services, the latest first.
-    pub(crate) fn of_identity(&self, identity: &SpiffeId) -> Vec<Arc<str>> {
+    pub(crate) fn of_identity(&self, identity: &SpiffeId) -> Vec<ObjectName> {
         let known = self.by.get(identity).into_iter().flatten();
         let mut known: Vec<_> = known.collect();
         known.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));
@@ -348,6 +358,7 @@ impl Used {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use tulle_model::namespaced::Namespaced;
 
     const FORMS: Forms = Forms::new(true, false);
 
@@ -355,13 +366,19 @@ mod tests {
         SpiffeId::parse(&format!("spiffe://t/{text}")).unwrap()
     }
 
+    /// A name of a cluster, if it has a namespace.
+    fn named(name: &str) -> ObjectName {
+        let in_namespace = Namespaced::parse(name).map(ObjectName::from);
+        in_namespace.unwrap_or_else(|| ObjectName::Plain(name.into()))
+    }
+
     fn entry(service: &str, bytes: usize, backends: &[&str]) -> EncodedResource {
         EncodedResource {
             version: 1,
             body: Bytes::from(vec![b'x'; bytes]),
             owner: None,
-            service: Some(service.into()),
-            backends: backends.iter().map(|b| (*b).into()).collect(),
+            service: Some(named(service)),
+            backends: backends.iter().map(|b| named(b)).collect(),
         }
     }
 
@@ -424,7 +441,7 @@ mod tests {
     #[test]
     fn of_a_large_mesh_the_namespace_and_what_siblings_used_are_told() {
         let catalog = large();
-        let used: Vec<Arc<str>> = vec!["s500.other".into(), "gone.other".into()];
+        let used = ["s500.other", "gone.other"].map(named);
         let told = catalog.likely(Some("own"), FORMS, &used);
         assert_eq!(told.len(), 11, "{told:?}");
         assert_eq!(&*told[0], "service/s500.other");
@@ -477,7 +494,7 @@ mod tests {
     fn services_that_were_used_are_remembered_up_to_a_bound() {
         let mut used = Used::default();
         let (a, b) = (id("svc/a"), id("svc/b"));
-        let name = |i: usize| -> Arc<str> { format!("s{i}").into() };
+        let name = |i: usize| named(&format!("s{i}"));
         assert!(used.note(&a, [name(1), name(2)].iter()));
         assert!(!used.note(&a, [name(1)].iter()));
         used.recall(&a, [name(2), name(3)].into_iter());

@@ -16,7 +16,7 @@ pub(crate) fn cluster() -> Index {
     Index::of_cluster(TrustDomain::default(), "tulle-system")
 }
 
-fn named(name: &str, namespace: &str) -> Namespaced {
+pub(crate) fn named(name: &str, namespace: &str) -> Namespaced {
     Namespaced::new(name, namespace).expect("a name and a namespace")
 }
 

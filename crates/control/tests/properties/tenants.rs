@@ -1,6 +1,6 @@
 //! An object of one namespace changes nothing for the others, whatever its age and whenever it comes.
 
-use super::edits::{cluster, edit, pod, service};
+use super::edits::{cluster, edit, named, pod, service};
 use super::manifests::{self, EVIL, MADE, made, text};
 use super::told::{compare, told_to_others};
 use proptest::prelude::*;
@@ -159,9 +159,9 @@ fn services_and_pods() -> impl Strategy<Value = Edit> {
                 pod((name, EVIL, age), account, ip, &[port], sidecar)
             }
         ),
-        name().prop_map(|name| Edit::RemoveService(format!("{name}.{EVIL}"))),
-        name().prop_map(|name| Edit::RemovePod(format!("{name}.{EVIL}"))),
-        name().prop_map(|name| Edit::RemoveGateway(format!("{name}.{EVIL}"))),
+        name().prop_map(|name| Edit::RemoveService(named(name, EVIL))),
+        name().prop_map(|name| Edit::RemovePod(named(name, EVIL))),
+        name().prop_map(|name| Edit::RemoveGateway(named(name, EVIL))),
         (prop::sample::select(manifests::KINDS.to_vec()), name()).prop_map(
             |((api, kind), name)| {
                 let kind = match (api.split('/').next(), kind) {

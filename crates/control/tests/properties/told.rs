@@ -4,7 +4,7 @@ use super::manifests::EVIL;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::Index;
 use tulle_model::identity::SpiffeId;
-use tulle_model::namespaced::namespace_of;
+use tulle_model::namespaced::Namespaced;
 use tulle_model::resource::{EgressRule, Resource};
 
 /// Compares what the others receive with what they received before. `lost` are addresses that are `evil`'s.
@@ -67,7 +67,9 @@ pub(crate) fn told_to_others(index: &Index) -> BTreeMap<String, Vec<u8>> {
 fn is_new_of_evil(name: &str) -> bool {
     let (kind, rest) = name.split_once('/').unwrap_or((name, ""));
     match kind {
-        "service" | "inbound" | "gateway" => namespace_of(rest) == EVIL,
+        "service" | "inbound" | "gateway" => {
+            Namespaced::parse(rest).is_some_and(|name| name.namespace() == EVIL)
+        }
         "host" => {
             let forms = [".evil", ".evil.svc", ".evil.svc.cluster.local"];
             forms.iter().any(|form| rest.ends_with(form))

@@ -235,17 +235,17 @@ impl Teller {
                 self.gateways.insert(key.clone(), told.clone());
             }
         }
-        self.gateways.retain(|key, _| {
+        self.gateways.retain(|key, told| {
             let stays = plan.get(key).is_some_and(|planned| !planned.egress);
             if !stays {
-                edits.push(Edit::RemoveGateway(key.qualified()));
+                edits.push(Edit::RemoveGateway(told.name.clone()));
             }
             stays
         });
         for key in self.texts.keys().filter(|key| !held.contains_key(key)) {
             edits.push(Edit::Delete {
                 kind: key.kind().into(),
-                name: key.key.qualified(),
+                name: key.key.object_name().to_string(),
             });
         }
         self.texts = held;
@@ -255,7 +255,7 @@ impl Teller {
 
 fn object(key: &TextKey, text: &Text) -> Object {
     let metadata = Metadata {
-        name: key.key.qualified(),
+        name: key.key.object_name().to_string(),
         ..Metadata::default()
     };
     if key.secret {

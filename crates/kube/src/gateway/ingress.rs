@@ -88,7 +88,7 @@ pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: 
                     resource_version: member.resource_version.clone(),
                     status,
                 };
-                all.push((Key::new(&key.namespace, &member.name).qualified(), wish));
+                all.push((Key::new(&key.namespace, &member.name).object_name(), wish));
             }
         }
     }

@@ -287,7 +287,7 @@ fn pod(
         match wishes.egress {
             true => json!({ "address": address, "kind": "inboundPort", "port": target }),
             false => json!({
-                "address": address, "kind": "gateway", "gateway": key.qualified(), "port": port,
+                "address": address, "kind": "gateway", "gateway": key.object_name().as_str(), "port": port,
             }),
         }
     });

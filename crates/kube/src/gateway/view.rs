@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use tulle_control::index::Attachment;
+use tulle_model::namespaced::ObjectName;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
@@ -34,14 +35,14 @@ impl Key {
     }
 
     /// Returns the name that the index uses.
-    pub(crate) fn qualified(&self) -> String {
-        format!("{}.{}", self.name, self.namespace)
+    pub(crate) fn object_name(&self) -> ObjectName {
+        ObjectName::in_namespace(&self.name, &self.namespace)
     }
+}
 
-    /// Splits `name.namespace` at the last dot; namespaces contain no dots.
-    pub(crate) fn from_qualified(qualified: &str) -> Self {
-        let (name, namespace) = qualified.rsplit_once('.').unwrap_or((qualified, ""));
-        Self::new(namespace, name)
+impl From<&ObjectName> for Key {
+    fn from(name: &ObjectName) -> Self {
+        Self::new(name.namespace(), name.name())
     }
 }
 

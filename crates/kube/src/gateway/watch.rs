@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tulle_model::namespaced::ObjectName;
 
 /// An API server that has just started refuses everything for some seconds, until it has read the roles. Only
 /// refusals that last longer count: a listener must not lose its certificate by one.
@@ -55,17 +56,16 @@ impl Refusal {
 struct Services;
 
 impl Taker<Own, DynamicObject> for Services {
-    fn apply(self, own: &mut Own, key: String, object: DynamicObject) {
-        own.services
-            .insert(Key::from_qualified(&key), object.into());
+    fn apply(self, own: &mut Own, key: ObjectName, object: DynamicObject) {
+        own.services.insert(Key::from(&key), object.into());
     }
 
-    fn remove(self, own: &mut Own, key: &str) {
-        own.services.remove(&Key::from_qualified(key));
+    fn remove(self, own: &mut Own, key: &ObjectName) {
+        own.services.remove(&Key::from(key));
     }
 
-    fn keep(self, own: &mut Own, listed: &BTreeSet<String>) {
-        let stays = |key: &Key| listed.contains(&key.qualified());
+    fn keep(self, own: &mut Own, listed: &BTreeSet<ObjectName>) {
+        let stays = |key: &Key| listed.contains(&key.object_name());
         own.services.retain(|key, _| stays(key));
     }
 }

@@ -9,6 +9,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use tulle_model::namespaced::ObjectName;
 
 /// The name under which the API server records these fields as ours.
 const MANAGER: &str = "tulle-gateways";
@@ -261,7 +262,7 @@ pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: 
         let seen = view.gateways.get(key)?;
         let (version, status) = (&seen.resource_version, planned.status.clone());
         let wish = wish(&key.name, &key.namespace, version, &seen.status, status)?;
-        Some((key.qualified(), wish))
+        Some((key.object_name(), wish))
     });
     wishes.want_all(super::GROUP, "Gateway", gateways);
     let ours = view.classes.iter();
@@ -269,7 +270,7 @@ pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: 
     let classes = ours.filter_map(|(name, class)| {
         let status = status::class(name, class);
         let wish = wish(name, "", &class.resource_version, &class.status, status)?;
-        Some((name.clone(), wish))
+        Some((ObjectName::Plain(name.as_str().into()), wish))
     });
     wishes.want_all(super::GROUP, "GatewayClass", classes);
 }

@@ -74,7 +74,7 @@ pub(crate) fn class_of(gateway: &Key) -> Option<&str> {
 /// Describes what is wrong with an Ingress.
 pub(crate) fn problem(namespace: &str, name: &str, text: String) -> ObjectProblem {
     ObjectProblem {
-        object: format!("Ingress/{}", Key::new(namespace, name).qualified()),
+        object: format!("Ingress/{}", Key::new(namespace, name).object_name()),
         text,
     }
 }

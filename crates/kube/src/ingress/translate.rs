@@ -334,7 +334,7 @@ impl Translation<'_> {
                 let name = format!("Ingress/{name}{part}.{}", self.namespace);
                 route.metadata.name.clone_from(&name);
                 for parent in &mut route.spec.parent_refs {
-                    parent.name = self.gateway.qualified();
+                    parent.name = self.gateway.object_name().to_string();
                 }
                 self.hosts.insert(name.clone(), host.to_owned());
                 self.routes.insert(name, Object::HttpRoute(route));

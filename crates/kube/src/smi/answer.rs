@@ -7,6 +7,7 @@ use super::{GROUP, VERSION};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
+use tulle_model::namespaced::Namespaced;
 use tulle_model::samples::CountedTraffic;
 
 /// Annotation with the number of a resource's pods that did not answer, so that its numbers are too
@@ -40,9 +41,11 @@ impl Object {
 
     /// Whether traffic of its pods is its own.
     fn takes(&self, way: &Way) -> bool {
-        let (name, namespace) = way.service.rsplit_once('.').unwrap_or((&way.service, ""));
+        let is_own = |service: Namespaced| {
+            service.name() == self.name && service.namespace() == self.namespace
+        };
         let called = way.direction == Direction::From;
-        !self.is_service() || called && name == self.name && namespace == self.namespace
+        !self.is_service() || called && Namespaced::parse(&way.service).is_some_and(is_own)
     }
 
     /// Returns the counts of its pods, and the number of pods that did not answer.
@@ -114,7 +117,8 @@ impl Peer {
     /// `None`: the peer is outside the mesh, and its name belongs to no Service of the cluster.
     fn from_way(way: &Way, kind: &str, peers: &Peers) -> Option<Self> {
         let Some(Account { namespace, name }) = &way.peer else {
-            let (name, namespace) = way.service.rsplit_once('.')?;
+            let service = Namespaced::parse(&way.service)?;
+            let (namespace, name) = (service.namespace(), service.name());
             let known = (namespace.to_owned(), name.to_owned());
             let called = way.direction == Direction::To && peers.services.contains(&known);
             return called.then(|| Self::new("Service", namespace, name));

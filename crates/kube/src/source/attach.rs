@@ -7,6 +7,7 @@ use crate::gateway::attach;
 use crate::gateway::view::{Gateway, Key, ParentRef, RouteKind, RouteSpec, View};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tulle_model::namespaced::ObjectName;
 
 /// A parent in the form that the index reads, or the reason (of `Accepted`) why it does not take the
 /// route.
@@ -32,8 +33,7 @@ pub(super) fn parent(
         return None;
     }
     let there = text_or(parent, "namespace", namespace);
-    let key = format!("{}.{there}", text(parent, "name"));
-    Some(service(kind, namespace, there, &key, parent, state))
+    Some(service(kind, namespace, there, parent, state))
 }
 
 /// The Gateway that a parent of a route in this namespace means. Absent means Gateway API's group,
@@ -47,14 +47,7 @@ pub(super) fn gateway_of(parent: &Value, namespace: &str) -> Option<Key> {
 }
 
 /// In the Service's own namespace a route is for all clients, elsewhere for those of that namespace.
-fn service(
-    kind: &Kind,
-    namespace: &str,
-    there: &str,
-    key: &str,
-    parent: &Value,
-    state: &State,
-) -> Parent {
+fn service(kind: &Kind, namespace: &str, there: &str, parent: &Value, state: &State) -> Parent {
     if namespace != there && !["HTTPRoute", "GRPCRoute"].contains(&kind.kind) {
         let why = format!(
             "a {} for a Service of another namespace ({there}) would be for clients of \
@@ -64,13 +57,14 @@ fn service(
         return Err(("UnsupportedValue", why));
     }
     let no = |why: String| Err(("NoMatchingParent", why));
-    let Some(mut ports) = state.ports(key) else {
+    let key = ObjectName::in_namespace(text(parent, "name"), there);
+    let Some(mut ports) = state.ports(key.name(), there) else {
         return no(format!("there is no Service {key}"));
     };
     let mut effective = parent.clone();
     let section = text(parent, "sectionName");
     if !section.is_empty() {
-        let Some((_, port)) = ports.find(|(name, _)| *name == section) else {
+        let Some((_, port)) = ports.find(|(port, _)| *port == section) else {
             return no(format!("Service {key} has no port named {section}"));
         };
         effective["port"] = json!(port);

@@ -5,16 +5,16 @@ use super::refs::text;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tulle_model::namespaced::ObjectName;
 
 /// Group, kind and namespace of an object that refers to another.
 pub(crate) type From<'a> = (&'a str, &'a str, &'a str);
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Grants(BTreeMap<String, Arc<Grant>>);
+pub(crate) struct Grants(BTreeMap<ObjectName, Arc<Grant>>);
 
 #[derive(Debug, PartialEq)]
 struct Grant {
-    namespace: String,
     /// Group, kind, namespace.
     from: Vec<[String; 3]>,
     /// Group, kind, name (empty: any).
@@ -22,25 +22,24 @@ struct Grant {
 }
 
 impl Grants {
-    pub(crate) fn put(&mut self, key: String, namespace: &str, spec: &Value) {
+    pub(crate) fn put(&mut self, key: ObjectName, spec: &Value) {
         let fields = |list: &str, names: [&str; 3]| {
             let each = spec[list].as_array().into_iter().flatten();
             each.map(|item| names.map(|name| text(item, name).to_owned()))
                 .collect()
         };
         let grant = Grant {
-            namespace: namespace.to_owned(),
             from: fields("from", ["group", "kind", "namespace"]),
             to: fields("to", ["group", "kind", "name"]),
         };
         self.0.insert(key, Arc::new(grant));
     }
 
-    pub(super) fn remove(&mut self, key: &str) {
+    pub(super) fn remove(&mut self, key: &ObjectName) {
         self.0.remove(key);
     }
 
-    pub(super) fn keep(&mut self, listed: &BTreeSet<String>) {
+    pub(super) fn keep(&mut self, listed: &BTreeSet<ObjectName>) {
         self.0.retain(|key, _| listed.contains(key));
     }
 
@@ -51,12 +50,12 @@ impl Grants {
         if from.2 == namespace {
             return true;
         }
-        self.0.values().any(|grant| {
+        self.0.iter().any(|(own, grant)| {
             let mut of = grant.from.iter();
             let to = |[group, k, n]: &[String; 3]| {
                 group.is_empty() && k == kind && (n.is_empty() || n == name)
             };
-            grant.namespace == namespace
+            own.namespace() == namespace
                 && of.any(|[group, kind, namespace]| (&**group, &**kind, &**namespace) == from)
                 && grant.to.iter().any(to)
         })

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tulle_control::index::Edit;
 use tulle_model::manifest::Object;
+use tulle_model::namespaced::ObjectName;
 
 /// The Ingresses of the API server, and the routes and gateways made of them.
 #[derive(Default)]
@@ -23,29 +24,33 @@ pub(super) struct Ingresses {
 }
 
 impl Ingresses {
-    pub(super) fn apply(&mut self, kind: &str, name: String, object: DynamicObject) {
+    pub(super) fn apply(&mut self, kind: &str, name: ObjectName, object: DynamicObject) {
         if kind == "IngressClass" {
-            self.classes.insert(name, object.into());
+            self.classes.insert(name.to_string(), object.into());
         } else {
-            let key = Key::from_qualified(&name);
+            let key = Key::from(&name);
             let read = Ingress::read(object, self.seen.remove(&key));
             self.seen.insert(key, read);
         }
         self.changed = true;
     }
 
-    pub(super) fn remove(&mut self, kind: &str, name: &str) {
+    pub(super) fn remove(&mut self, kind: &str, name: &ObjectName) {
         match kind {
-            "IngressClass" => drop(self.classes.remove(name)),
-            _ => drop(self.seen.remove(&Key::from_qualified(name))),
+            "IngressClass" => drop(self.classes.remove(name.as_str())),
+            _ => drop(self.seen.remove(&Key::from(name))),
         }
         self.changed = true;
     }
 
-    pub(super) fn keep(&mut self, kind: &str, listed: &BTreeSet<String>) {
+    pub(super) fn keep(&mut self, kind: &str, listed: &BTreeSet<ObjectName>) {
         match kind {
-            "IngressClass" => self.classes.retain(|name, _| listed.contains(name)),
-            _ => self.seen.retain(|key, _| listed.contains(&key.qualified())),
+            "IngressClass" => self
+                .classes
+                .retain(|name, _| listed.contains(name.as_str())),
+            _ => self
+                .seen
+                .retain(|key, _| listed.contains(&key.object_name())),
         }
         self.changed = true;
     }
@@ -87,8 +92,7 @@ impl Ingresses {
                 continue;
             };
             let ports = |service: &str| {
-                let service = Key::new(namespace, service).qualified();
-                let ports = state.ports(&service)?;
+                let ports = state.ports(service, namespace)?;
                 Some(ports.map(|(name, port)| (name.to_owned(), port)).collect())
             };
             let made = translate(namespace, (&class_name, class), &ingresses, &ports);
@@ -118,6 +122,7 @@ impl Ingresses {
 pub(crate) mod testing {
     use super::*;
     use serde_json::{Value, json};
+    use tulle_model::namespaced::Namespaced;
 
     #[derive(Default)]
     pub(crate) struct World {
@@ -134,15 +139,16 @@ pub(crate) mod testing {
                 "spec": { "controller": controller },
             });
             let object = serde_json::from_value(object).unwrap();
-            self.ingresses.apply("IngressClass", name.into(), object);
+            let name = ObjectName::Plain(name.into());
+            self.ingresses.apply("IngressClass", name, object);
         }
 
         /// Sees an Ingress that was made in the given second.
         pub(crate) fn ingress(&mut self, key: &str, second: u32, mut object: Value) {
-            let (name, namespace) = key.rsplit_once('.').unwrap();
+            let key = Namespaced::parse(key).unwrap();
             let metadata = &mut object["metadata"];
-            metadata["name"] = name.into();
-            metadata["namespace"] = namespace.into();
+            metadata["name"] = key.name().into();
+            metadata["namespace"] = key.namespace().into();
             metadata["creationTimestamp"] = format!("2026-01-01T00:00:{second:02}Z").into();
             if metadata["uid"].is_null() {
                 self.uids += 1;
@@ -153,13 +159,15 @@ pub(crate) mod testing {
         }
 
         pub(crate) fn remove(&mut self, key: &str) {
-            self.ingresses.remove("Ingress", key);
+            let key = Namespaced::parse(key).unwrap();
+            self.ingresses.remove("Ingress", &key.into());
         }
 
         pub(crate) fn service(&mut self, key: &str, ports: &Value) {
             let service = json!({ "spec": { "ports": ports } });
             let service = serde_json::from_value(service).unwrap();
-            self.state.service(key.into(), &service);
+            let key = Namespaced::parse(key).unwrap();
+            self.state.service(key, &service);
         }
 
         /// Returns the edits that the index receives.

@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tulle_model::namespaced::ObjectName;
 
 /// First wait for the API server to serve a new definition.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -139,13 +140,13 @@ impl Kind {
 }
 
 impl Taker<Known, DynamicObject> for &'static Kind {
-    fn apply(self, known: &mut Known, key: String, object: DynamicObject) {
+    fn apply(self, known: &mut Known, key: ObjectName, object: DynamicObject) {
         known.objects.apply(self, key, object);
     }
-    fn remove(self, known: &mut Known, key: &str) {
+    fn remove(self, known: &mut Known, key: &ObjectName) {
         known.objects.remove(self, key);
     }
-    fn keep(self, known: &mut Known, listed: &BTreeSet<String>) {
+    fn keep(self, known: &mut Known, listed: &BTreeSet<ObjectName>) {
         known.objects.keep(self, listed);
     }
 }

@@ -46,6 +46,7 @@ use tokio::sync::watch::Sender;
 use tulle_control::cluster::Feed;
 use tulle_control::index::Edit;
 use tulle_model::manifest::{MeshSpec, Object};
+use tulle_model::namespaced::{Namespaced, ObjectName};
 use watch::{Taker, WatchEvent, pass_on};
 
 /// Objects that wait to be looked at.
@@ -73,16 +74,20 @@ struct Known {
 }
 
 macro_rules! taken {
-    ($($kind:ty, $name:literal, $apply:ident, $remove:ident, $keep:ident;)+) => {
+    ($($kind:ty, $name:literal, $read:ident, $apply:ident, $remove:ident, $keep:ident;)+) => {
         $(
             impl Taker<Known, $kind> for std::marker::PhantomData<$kind> {
-                fn apply(self, known: &mut Known, key: String, object: $kind) {
-                    known.state.$apply(key, &object);
+                fn apply(self, known: &mut Known, key: ObjectName, object: $kind) {
+                    if let Some(key) = $read(key) {
+                        known.state.$apply(key, &object);
+                    }
                 }
-                fn remove(self, known: &mut Known, key: &str) {
-                    known.state.$remove(key);
+                fn remove(self, known: &mut Known, key: &ObjectName) {
+                    if let Some(key) = $read(key.clone()) {
+                        known.state.$remove(&key);
+                    }
                 }
-                fn keep(self, known: &mut Known, listed: &BTreeSet<String>) {
+                fn keep(self, known: &mut Known, listed: &BTreeSet<ObjectName>) {
                     known.state.$keep(listed);
                 }
             }
@@ -104,11 +109,21 @@ macro_rules! taken {
 }
 
 taken! {
-    Service, "Service", service, remove_service, keep_services;
-    EndpointSlice, "EndpointSlice", slice, remove_slice, keep_slices;
-    Pod, "Pod", pod, remove_pod, keep_pods;
-    Node, "Node", node, remove_node, keep_nodes;
-    Namespace, "Namespace", namespace, remove_namespace, keep_namespaces;
+    Service, "Service", namespaced, service, remove_service, keep_services;
+    EndpointSlice, "EndpointSlice", namespaced, slice, remove_slice, keep_slices;
+    Pod, "Pod", namespaced, pod, remove_pod, keep_pods;
+    Node, "Node", plain, node, remove_node, keep_nodes;
+    Namespace, "Namespace", plain, namespace, remove_namespace, keep_namespaces;
+}
+
+/// The name of an object of a namespace; the API server has no such object without one.
+fn namespaced(key: ObjectName) -> Option<Namespaced> {
+    key.namespaced().cloned()
+}
+
+/// The name of an object of the whole cluster.
+fn plain(key: ObjectName) -> Option<String> {
+    Some(key.to_string())
 }
 
 /// The kinds that are not known yet; empty when all are.

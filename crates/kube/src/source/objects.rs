@@ -15,18 +15,18 @@ use crate::metrics::RefusedObjects;
 use crate::names::CONTROLLER_NAME;
 use crate::status::{ChangedStatus, Condition, StatusUpdate, StatusUpdates, conditions, parents};
 use crate::validate::other_trust_domain;
-use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tulle_control::index::{Attachment, Edit};
 use tulle_model::manifest::Object;
+use tulle_model::namespaced::ObjectName;
 
 /// The name of the Mesh that counts. There is one mesh in a cluster.
 const MESH: &str = "mesh";
 
-type Id = (&'static Kind, String);
+type Id = (&'static Kind, ObjectName);
 
 pub(super) struct Objects {
     /// The settings in force as long as there is no Mesh object.
@@ -98,32 +98,29 @@ impl Objects {
         }
     }
 
-    pub(super) fn apply(&mut self, kind: &'static Kind, key: String, object: DynamicObject) {
-        let namespace = object.namespace().unwrap_or_default();
+    pub(super) fn apply(&mut self, kind: &'static Kind, key: ObjectName, object: DynamicObject) {
         match kind.kind {
             "Ingress" | "IngressClass" => return self.ingresses.apply(kind.kind, key, object),
             "ReferenceGrant" => {
                 let spec = &object.data["spec"];
-                self.view.grants.put(key, &namespace, spec);
+                self.view.grants.put(key, spec);
             }
             "GatewayClass" => {
                 let class = Arc::new(object.into());
-                self.view.classes.insert(key, class);
+                self.view.classes.insert(key.to_string(), class);
             }
             // `crate::gateway` decides what the Gateway means for the mesh.
             "Gateway" => {
                 let gateway = Arc::new(object.into());
-                self.view
-                    .gateways
-                    .insert(Key::from_qualified(&key), gateway);
+                self.view.gateways.insert(Key::from(&key), gateway);
             }
-            _ => return self.put((kind, key), namespace, object),
+            _ => return self.put((kind, key), object),
         }
         self.all_changed = true;
     }
 
-    fn put(&mut self, id: Id, namespace: String, object: DynamicObject) {
-        let name = object.name_any();
+    fn put(&mut self, id: Id, object: DynamicObject) {
+        let (name, namespace) = (id.1.name(), id.1.namespace());
         let (meta, types) = (object.metadata, object.types.unwrap_or_default());
         let mut data = object.data;
         let mut metadata = json!({ "name": name });
@@ -151,14 +148,14 @@ impl Objects {
         self.changed.insert(id);
     }
 
-    pub(super) fn remove(&mut self, kind: &'static Kind, key: &str) {
+    pub(super) fn remove(&mut self, kind: &'static Kind, key: &ObjectName) {
         match kind.kind {
             "Ingress" | "IngressClass" => return self.ingresses.remove(kind.kind, key),
             "ReferenceGrant" => self.view.grants.remove(key),
-            "GatewayClass" => drop(self.view.classes.remove(key)),
-            "Gateway" => drop(self.view.gateways.remove(&Key::from_qualified(key))),
+            "GatewayClass" => drop(self.view.classes.remove(key.as_str())),
+            "Gateway" => drop(self.view.gateways.remove(&Key::from(key))),
             _ => {
-                let id = (kind, key.to_owned());
+                let id = (kind, key.clone());
                 self.seen.remove(&id);
                 self.changed.insert(id);
                 return;
@@ -167,21 +164,22 @@ impl Objects {
         self.all_changed = true;
     }
 
-    pub(super) fn keep(&mut self, kind: &'static Kind, listed: &BTreeSet<String>) {
+    pub(super) fn keep(&mut self, kind: &'static Kind, listed: &BTreeSet<ObjectName>) {
         match kind.kind {
             "Ingress" | "IngressClass" => return self.ingresses.keep(kind.kind, listed),
             "ReferenceGrant" => self.view.grants.keep(listed),
             "GatewayClass" => {
-                self.view.classes.retain(|name, _| listed.contains(name));
+                let classes = &mut self.view.classes;
+                classes.retain(|name, _| listed.contains(name.as_str()));
                 self.view.classes_listed += 1;
             }
             "Gateway" => {
                 let gateways = &mut self.view.gateways;
-                gateways.retain(|key, _| listed.contains(&key.qualified()));
+                gateways.retain(|key, _| listed.contains(&key.object_name()));
             }
             _ => {
                 let of_kind = self.seen.keys().filter(|(k, _)| *k == kind);
-                let gone: Vec<String> = of_kind
+                let gone: Vec<ObjectName> = of_kind
                     .filter(|(_, key)| !listed.contains(key))
                     .map(|(_, key)| key.clone())
                     .collect();

@@ -101,8 +101,7 @@ fn backend_is_good(
         );
         return unresolved("RefNotPermitted", message);
     }
-    let key = format!("{name}.{namespace}");
-    let Some(mut ports) = state.ports(&key) else {
+    let Some(mut ports) = state.ports(name, namespace) else {
         let message = format!("there is no Service {name} in the namespace {namespace}");
         return unresolved("BackendNotFound", message);
     };
@@ -125,7 +124,7 @@ pub(super) fn egress_gateway(
 ) -> Option<Unresolved> {
     let gateway = spec.get("gateway")?;
     let (name, port) = (text(gateway, "service"), gateway["port"].as_u64());
-    let message = match state.ports(&format!("{name}.{namespace}")) {
+    let message = match state.ports(name, namespace) {
         None => {
             let key = Key::new(namespace, name);
             let gateway = view.gateways.get(&key).filter(|g| g.is_egress());
@@ -160,7 +159,7 @@ pub(super) fn targets(spec: &Value, namespace: &str, state: &State) -> Vec<Unres
     let own = services.filter(|t| text_or(t, "namespace", namespace) == namespace);
     let missing = own.filter_map(|target| {
         let name = text(target, "name");
-        let absent = state.ports(&format!("{name}.{namespace}")).is_none();
+        let absent = state.ports(name, namespace).is_none();
         absent.then(|| Unresolved {
             reason: "TargetNotFound",
             message: format!("there is no Service {name} in the namespace {namespace}"),
@@ -249,6 +248,7 @@ pub(super) fn text_or<'a>(value: &'a Value, field: &str, default: &'a str) -> &'
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::Service;
+    use tulle_model::namespaced::Namespaced;
 
     const FROM: From<'static> = ("gateway.networking.k8s.io", "HTTPRoute", "shop");
 
@@ -257,7 +257,7 @@ mod tests {
         let service: Service =
             serde_json::from_value(json!({"spec": {"ports": [{"port": 80}]}})).unwrap();
         for name in ["web.shop", "web.other"] {
-            state.service(name.into(), &service);
+            state.service(Namespaced::parse(name).unwrap(), &service);
         }
         state
     }
@@ -265,11 +265,8 @@ mod tests {
     fn granted(to: Value) -> Grants {
         let mut grants = Grants::default();
         let from = json!([{ "group": FROM.0, "kind": FROM.1, "namespace": FROM.2 }]);
-        grants.put(
-            "g.other".into(),
-            "other",
-            &json!({ "from": from, "to": to }),
-        );
+        let name = Namespaced::parse("g.other").unwrap();
+        grants.put(name.into(), &json!({ "from": from, "to": to }));
         grants
     }
 

@@ -3,11 +3,12 @@
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService, Edit};
 use tulle_model::manifest::WorkloadPort;
-use tulle_model::namespaced::{Namespaced, namespace_of};
+use tulle_model::namespaced::{Namespaced, ObjectName};
 
 use crate::inject;
 use crate::names::{
@@ -26,11 +27,11 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// seen.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    services: BTreeMap<String, SeenService>,
-    slices: BTreeMap<String, SeenSlice>,
+    services: BTreeMap<Namespaced, SeenService>,
+    slices: BTreeMap<Namespaced, SeenSlice>,
     /// The slices of each service.
-    of_service: BTreeMap<String, BTreeSet<String>>,
-    pods: BTreeMap<String, SeenPod>,
+    of_service: BTreeMap<Namespaced, BTreeSet<Namespaced>>,
+    pods: BTreeMap<Namespaced, SeenPod>,
     localities: BTreeMap<String, String>,
     /// Labels of each namespace.
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
@@ -41,8 +42,8 @@ pub(super) struct State {
     strict: BTreeSet<String>,
     strict_changed: bool,
     /// Names of what changed since the last [`State::edits`].
-    changed_services: BTreeSet<String>,
-    changed_pods: BTreeSet<String>,
+    changed_services: BTreeSet<Namespaced>,
+    changed_pods: BTreeSet<Namespaced>,
 }
 
 #[derive(Debug)]
@@ -56,11 +57,11 @@ struct SeenService {
 
 #[derive(Debug)]
 struct SeenSlice {
-    service: String,
+    service: Namespaced,
     ports: Vec<(String, u16)>,
     endpoints: Vec<SeenEndpoint>,
     /// Pods of other namespaces that it refers to. The references are ignored, and logged once.
-    foreign: BTreeSet<String>,
+    foreign: BTreeSet<ObjectName>,
 }
 
 #[derive(Debug)]
@@ -89,14 +90,8 @@ struct SeenPod {
     of_node: bool,
 }
 
-/// `<name>.<namespace>`
-pub(super) fn key(name: Option<&String>, namespace: Option<&String>) -> String {
-    let text = |text: Option<&String>| text.cloned().unwrap_or_default();
-    format!("{}.{}", text(name), text(namespace))
-}
-
 impl State {
-    pub(super) fn service(&mut self, key: String, service: &Service) {
+    pub(super) fn service(&mut self, key: Namespaced, service: &Service) {
         let Some(spec) = &service.spec else {
             return self.remove_service(&key);
         };
@@ -126,20 +121,24 @@ impl State {
         self.changed_services.insert(key);
     }
 
-    pub(super) fn remove_service(&mut self, key: &str) {
+    pub(super) fn remove_service(&mut self, key: &Namespaced) {
         if self.services.remove(key).is_some() {
             self.revision += 1;
-            self.changed_services.insert(key.to_owned());
+            self.changed_services.insert(key.clone());
         }
     }
 
-    pub(super) fn keep_services(&mut self, listed: &BTreeSet<String>) {
+    pub(super) fn keep_services(&mut self, listed: &BTreeSet<ObjectName>) {
         gone(&self.services, listed).for_each(|key| self.remove_service(&key));
     }
 
-    /// The ports of a service with their names, if there is one of this name.
-    pub(super) fn ports(&self, service: &str) -> Option<impl Iterator<Item = (&str, u16)>> {
-        let service = self.services.get(service)?;
+    /// The ports of a service with their names, if there is one of this name in the namespace.
+    pub(super) fn ports(
+        &self,
+        name: &str,
+        namespace: &str,
+    ) -> Option<impl Iterator<Item = (&str, u16)> + use<'_>> {
+        let service = self.services.get(&Namespaced::new(name, namespace)?)?;
         let ports = service.ports.iter();
         Some(ports.map(|(name, port)| (name.as_str(), port.port)))
     }
@@ -169,7 +168,7 @@ impl State {
         self.revision += 1;
     }
 
-    pub(super) fn keep_namespaces(&mut self, listed: &BTreeSet<String>) {
+    pub(super) fn keep_namespaces(&mut self, listed: &BTreeSet<ObjectName>) {
         gone(&self.namespaces, listed).for_each(|name| self.remove_namespace(&name));
     }
 
@@ -178,15 +177,15 @@ impl State {
         self.namespaces.get(namespace)
     }
 
-    pub(super) fn slice(&mut self, key: String, slice: &EndpointSlice) {
+    pub(super) fn slice(&mut self, key: Namespaced, slice: &EndpointSlice) {
         let said = self.slices.get(&key).map(|old| old.foreign.clone());
         self.remove_slice(&key);
         let labels = slice.metadata.labels.as_ref();
-        let Some(service) = labels.and_then(|l| l.get(SERVICE_OF_SLICE)) else {
+        let service = labels.and_then(|l| l.get(SERVICE_OF_SLICE));
+        // Always one of its own namespace.
+        let Some(service) = service.and_then(|s| Namespaced::new(s, key.namespace())) else {
             return;
         };
-        let namespace = slice.metadata.namespace.as_ref();
-        let service = self::key(Some(service), namespace);
         let ports = slice
             .ports
             .iter()
@@ -201,10 +200,10 @@ impl State {
             let target = endpoint.target_ref.as_ref();
             let mut pod = target.filter(|t| t.kind.as_deref() == Some("Pod"));
             // Anybody may write a slice. One of another namespace's pod says nothing of that pod.
-            if let Some(p) =
-                pod.filter(|p| p.namespace.is_some() && p.namespace.as_ref() != namespace)
-            {
-                foreign.insert(self::key(p.name.as_ref(), p.namespace.as_ref()));
+            let other = pod.and_then(|p| p.namespace.as_deref());
+            if let Some(other) = other.filter(|other| *other != key.namespace()) {
+                let name = pod.and_then(|p| p.name.as_deref()).unwrap_or_default();
+                foreign.insert(ObjectName::in_namespace(name, other));
                 pod = None;
             }
             let ready = endpoint.conditions.as_ref().and_then(|c| c.ready);
@@ -231,7 +230,7 @@ impl State {
         };
         if !seen.foreign.is_empty() && said.as_ref() != Some(&seen.foreign) {
             tracing::warn!(
-                slice = key,
+                slice = key.as_str(),
                 pods = ?seen.foreign,
                 "an EndpointSlice refers to pods of another namespace (targetRef): those endpoints are ignored"
             );
@@ -244,7 +243,7 @@ impl State {
         self.changed_services.insert(service);
     }
 
-    pub(super) fn remove_slice(&mut self, key: &str) {
+    pub(super) fn remove_slice(&mut self, key: &Namespaced) {
         let Some(slice) = self.slices.remove(key) else {
             return;
         };
@@ -257,11 +256,11 @@ impl State {
         self.changed_services.insert(slice.service);
     }
 
-    pub(super) fn keep_slices(&mut self, listed: &BTreeSet<String>) {
+    pub(super) fn keep_slices(&mut self, listed: &BTreeSet<ObjectName>) {
         gone(&self.slices, listed).for_each(|key| self.remove_slice(&key));
     }
 
-    pub(super) fn pod(&mut self, key: String, pod: &Pod) {
+    pub(super) fn pod(&mut self, key: Namespaced, pod: &Pod) {
         let (Some(spec), status) = (&pod.spec, pod.status.as_ref()) else {
             return self.remove_pod(&key);
         };
@@ -305,29 +304,26 @@ impl State {
         self.changed_pods.insert(key);
     }
 
-    pub(super) fn remove_pod(&mut self, key: &str) {
+    pub(super) fn remove_pod(&mut self, key: &Namespaced) {
         let Some(old) = self.pods.remove(key) else {
             return;
         };
         if old.of_node {
             self.change_endpoints(key);
         }
-        self.changed_pods.insert(key.to_owned());
+        self.changed_pods.insert(key.clone());
     }
 
     /// The services that have endpoints of this pod.
-    fn change_endpoints(&mut self, pod: &str) {
-        let Some(pod) = Namespaced::parse(pod) else {
-            return;
-        };
-        let own = |s: &&SeenSlice| namespace_of(&s.service) == pod.namespace();
+    fn change_endpoints(&mut self, pod: &Namespaced) {
+        let own = |s: &&SeenSlice| s.service.namespace() == pod.namespace();
         let slices = self.slices.values().filter(own);
         let is = |e: &SeenEndpoint| e.pod.as_deref() == Some(pod.name());
         let its = slices.filter(|s| s.endpoints.iter().any(is));
         self.changed_services.extend(its.map(|s| s.service.clone()));
     }
 
-    pub(super) fn keep_pods(&mut self, listed: &BTreeSet<String>) {
+    pub(super) fn keep_pods(&mut self, listed: &BTreeSet<ObjectName>) {
         gone(&self.pods, listed).for_each(|key| self.remove_pod(&key));
     }
 
@@ -355,8 +351,9 @@ impl State {
         self.localities.remove(name);
     }
 
-    pub(super) fn keep_nodes(&mut self, listed: &BTreeSet<String>) {
-        self.localities.retain(|name, _| listed.contains(name));
+    pub(super) fn keep_nodes(&mut self, listed: &BTreeSet<ObjectName>) {
+        self.localities
+            .retain(|name, _| listed.contains(name.as_str()));
     }
 
     /// Returns the changes since the last time.
@@ -367,26 +364,23 @@ impl State {
         }
         for key in std::mem::take(&mut self.changed_pods) {
             let pod = self.pods.get(&key).filter(|pod| !pod.of_node);
-            let pod = pod.and_then(|pod| self.cluster_pod(&key, pod));
             edits.push(match pod {
-                Some(pod) => Edit::Pod(Box::new(pod)),
+                Some(pod) => Edit::Pod(Box::new(self.cluster_pod(&key, pod))),
                 None => Edit::RemovePod(key),
             });
         }
         for key in std::mem::take(&mut self.changed_services) {
-            let service = self.services.get(&key);
-            let service = service.and_then(|service| self.cluster_service(&key, service));
-            edits.push(match service {
-                Some(service) => Edit::Service(Box::new(service)),
+            edits.push(match self.services.get(&key) {
+                Some(service) => Edit::Service(Box::new(self.cluster_service(&key, service))),
                 None => Edit::RemoveService(key),
             });
         }
         edits
     }
 
-    fn cluster_pod(&self, key: &str, pod: &SeenPod) -> Option<ClusterPod> {
-        Some(ClusterPod {
-            name: Namespaced::parse(key)?,
+    fn cluster_pod(&self, key: &Namespaced, pod: &SeenPod) -> ClusterPod {
+        ClusterPod {
+            name: key.clone(),
             created: pod.created.clone(),
             account: pod.account.clone(),
             addresses: pod.addresses.clone(),
@@ -400,11 +394,10 @@ impl State {
             egress_gateway: pod.egress_gateway,
             node: pod.node.clone(),
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
-        })
+        }
     }
 
-    fn cluster_service(&self, key: &str, service: &SeenService) -> Option<ClusterService> {
-        let name = Namespaced::parse(key)?;
+    fn cluster_service(&self, key: &Namespaced, service: &SeenService) -> ClusterService {
         let slices = self.of_service.get(key).into_iter().flatten();
         let slices: Vec<&SeenSlice> = slices.filter_map(|key| self.slices.get(key)).collect();
         let ports = service.ports.iter().map(|(name, port)| ClusterPort {
@@ -414,14 +407,14 @@ impl State {
                 .flat_map(|slice| self.endpoints(slice, name))
                 .collect(),
         });
-        Some(ClusterService {
+        ClusterService {
             ports: ports.collect(),
-            name,
+            name: key.clone(),
             created: service.created.clone(),
             addresses: service.addresses.clone(),
             sticky: service.sticky,
             node_local: service.node_local,
-        })
+        }
     }
 
     /// `region/zone` of a zone, as nodes have it.
@@ -437,10 +430,8 @@ impl State {
         let Some((_, number)) = ports.find(|(n, _)| n == name) else {
             return Vec::new();
         };
-        let namespace = namespace_of(&slice.service);
         let of_node = |pod: &String| {
-            let pod = Namespaced::new(pod, namespace);
-            let pod = pod.and_then(|pod| self.pods.get(pod.as_str()));
+            let pod = self.pods.get(&slice.service.sibling(pod));
             pod.is_some_and(|pod| pod.of_node)
         };
         let zones = slice.endpoints.iter().flat_map(|e| &e.zones);
@@ -464,11 +455,11 @@ impl State {
 }
 
 /// Returns the keys that are known and no longer listed.
-fn gone<T>(
-    known: &BTreeMap<String, T>,
-    listed: &BTreeSet<String>,
-) -> impl Iterator<Item = String> + use<T> {
-    let gone = known.keys().filter(|key| !listed.contains(*key));
+fn gone<K: Borrow<str> + Clone, T>(
+    known: &BTreeMap<K, T>,
+    listed: &BTreeSet<ObjectName>,
+) -> impl Iterator<Item = K> + use<K, T> {
+    let gone = known.keys().filter(|key| !listed.contains((*key).borrow()));
     gone.cloned().collect::<Vec<_>>().into_iter()
 }
 
@@ -503,7 +494,7 @@ fn direct_ports(metadata: &ObjectMeta) -> Vec<u16> {
 
 /// The ports that an object's annotation says are opaque. An unreadable annotation gives none: the
 /// webhook has refused such pods, and `tulle check` names such Services.
-fn opaque_ports(kind: &str, key: &str, metadata: &ObjectMeta) -> Vec<u16> {
+fn opaque_ports(kind: &str, key: &Namespaced, metadata: &ObjectMeta) -> Vec<u16> {
     annotated_ports(metadata, OPAQUE_PORTS).unwrap_or_else(|why| {
         let object = format!("{kind}/{key}");
         tracing::warn!(
@@ -549,6 +540,10 @@ mod tests {
 
     fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()
+    }
+
+    fn named(qualified: &str) -> Namespaced {
+        Namespaced::parse(qualified).unwrap()
     }
 
     fn service(spec: Value) -> Service {
@@ -627,12 +622,12 @@ mod tests {
             {"name": "dns", "port": 53, "protocol": "UDP"},
         ]);
         let spec = json!({"clusterIPs": ["10.96.0.9", "fd00::9"], "ports": ports});
-        state.service("web.shop".into(), &service(spec));
+        state.service(named("web.shop"), &service(spec));
         let ready = endpoint("10.244.0.5", json!({"ready": true}));
-        state.slice("a.shop".into(), &slice("a", json!([ready])));
+        state.slice(named("a.shop"), &slice("a", json!([ready])));
         let ended = endpoint("10.244.0.6", json!({"ready": false, "terminating": true}));
         let unsaid = endpoint("10.244.0.7", json!({}));
-        state.slice("b.shop".into(), &slice("b", json!([ended, unsaid])));
+        state.slice(named("b.shop"), &slice("b", json!([ended, unsaid])));
         let web = web(&mut state);
         assert_eq!(web.addresses.len(), 2);
         let [port] = web.ports.as_slice() else {
@@ -656,7 +651,7 @@ mod tests {
             ]
         );
         assert_eq!(port.endpoints[0].pod.as_deref(), Some("web-1"));
-        state.remove_slice("b.shop");
+        state.remove_slice(&named("b.shop"));
         assert_eq!(self::web(&mut state).ports[0].endpoints.len(), 1);
         assert!(state.edits().is_empty());
     }
@@ -665,9 +660,9 @@ mod tests {
     fn a_pod_of_its_nodes_network_is_an_address_and_no_more() {
         let mut state = State::default();
         let spec = json!({"clusterIPs": ["10.96.0.9"], "ports": [{"name": "http", "port": 80}]});
-        state.service("web.shop".into(), &service(spec));
+        state.service(named("web.shop"), &service(spec));
         let ready = endpoint("10.200.0.2", json!({"ready": true}));
-        state.slice("a.shop".into(), &slice("a", json!([ready])));
+        state.slice(named("a.shop"), &slice("a", json!([ready])));
         let endpoint = |edits: Vec<Edit>| match edits.into_iter().next_back() {
             Some(Edit::Service(service)) => service.ports[0].endpoints[0].clone(),
             other => panic!("{other:?}"),
@@ -675,17 +670,17 @@ mod tests {
         assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
         let mut of_node = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
         of_node.spec.as_mut().unwrap().host_network = Some(true);
-        state.pod("web-1.shop".into(), &of_node);
+        state.pod(named("web-1.shop"), &of_node);
         let edits = state.edits();
-        assert!(matches!(&edits[0], Edit::RemovePod(name) if name == "web-1.shop"));
+        assert!(matches!(&edits[0], Edit::RemovePod(name) if name.as_str() == "web-1.shop"));
         assert_eq!(endpoint(edits).pod, None);
         // The next pod of this name has an address of its own, and is seen after its endpoint.
         let next = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
-        state.pod("web-1.shop".into(), &next);
+        state.pod(named("web-1.shop"), &next);
         assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
-        state.pod("web-1.shop".into(), &of_node);
+        state.pod(named("web-1.shop"), &of_node);
         assert_eq!(endpoint(state.edits()).pod, None);
-        state.remove_pod("web-1.shop");
+        state.remove_pod(&named("web-1.shop"));
         assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
     }
 
@@ -705,12 +700,12 @@ mod tests {
         let mut state = State::default();
         let mut index = Index::of_cluster(TrustDomain::default(), "tulle-system");
         let ports = json!([{"name": "http", "port": 80, "appProtocol": "http"}]);
-        state.service("web.shop".into(), &service(json!({"ports": ports})));
+        state.service(named("web.shop"), &service(json!({"ports": ports})));
         let ready = endpoint("10.244.0.5", json!({"ready": true}));
-        state.slice("a.shop".into(), &slice("a", json!([ready])));
+        state.slice(named("a.shop"), &slice("a", json!([ready])));
         let containers = json!([{"name": "web"}, {"name": SIDECAR}]);
         let running = json!({"phase": "Running", "podIPs": [{"ip": "10.244.0.5"}]});
-        state.pod("web-1.shop".into(), &pod(containers, running));
+        state.pod(named("web-1.shop"), &pod(containers, running));
         index.apply(state.edits());
         let all = |index: &Index| {
             let names = [
@@ -731,7 +726,7 @@ mod tests {
         };
         let metadata = json!({"name": "web", "namespace": "evil"});
         let service = of_evil(json!({"spec": {"ports": ports}}), metadata);
-        state.service("web.evil".into(), &from(service));
+        state.service(named("web.evil"), &from(service));
         let mut target = ready.clone();
         target["targetRef"]["namespace"] = "shop".into();
         let labels = json!({SERVICE_OF_SLICE: "web"});
@@ -742,7 +737,7 @@ mod tests {
             }),
             json!({"name": "a", "namespace": "evil", "labels": labels}),
         );
-        state.slice("a.evil".into(), &from(evil));
+        state.slice(named("a.evil"), &from(evil));
         index.apply(state.edits());
         let policy = json!({
             "targetRefs": [{"kind": "Service", "name": "web"}],
@@ -762,11 +757,13 @@ mod tests {
     fn headless_and_external_services() {
         let mut state = State::default();
         let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]});
-        state.service("web.shop".into(), &service(spec));
+        state.service(named("web.shop"), &service(spec));
         assert!(web(&mut state).addresses.is_empty());
         let spec = json!({"type": "ExternalName", "externalName": "example.org"});
-        state.service("web.shop".into(), &service(spec));
-        assert!(matches!(one(state.edits()), Edit::RemoveService(name) if name == "web.shop"));
+        state.service(named("web.shop"), &service(spec));
+        assert!(
+            matches!(one(state.edits()), Edit::RemoveService(name) if name.as_str() == "web.shop")
+        );
     }
 
     #[test]
@@ -784,7 +781,7 @@ mod tests {
         ]);
         let spec = json!({"spec": {"ports": ports}});
         let mut said = |ports: &str| -> Vec<Option<String>> {
-            state.service("web.shop".into(), &from(annotated(spec.clone(), ports)));
+            state.service(named("web.shop"), &from(annotated(spec.clone(), ports)));
             let ports = web(&mut state).ports.into_iter();
             ports.map(|p| p.port.app_protocol).collect()
         };
@@ -793,7 +790,7 @@ mod tests {
         assert_eq!(said("80,nonsense"), texts(["", "http", "tls", ""]));
 
         let spec = json!({"spec": {"containers": [{"name": "web"}]}});
-        state.pod("web-1.shop".into(), &from(annotated(spec, "8080,9090")));
+        state.pod(named("web-1.shop"), &from(annotated(spec, "8080,9090")));
         assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.opaque == [8080, 9090]));
     }
 
@@ -806,11 +803,11 @@ mod tests {
             "ports": [{"name": "http", "port": 80}], "sessionAffinity": "ClientIP",
             "internalTrafficPolicy": "Local",
         });
-        state.service("web.shop".into(), &service(spec));
+        state.service(named("web.shop"), &service(spec));
         let mut hinted = endpoint("10.244.0.5", json!({"ready": true}));
         hinted["nodeName"] = "n1".into();
         hinted["hints"] = json!({"forZones": [{"name": "a"}, {"name": "unknown"}]});
-        state.slice("a.shop".into(), &slice("a", json!([hinted])));
+        state.slice(named("a.shop"), &slice("a", json!([hinted])));
         let seen = web(&mut state);
         assert!(seen.sticky && seen.node_local);
         let endpoint = &seen.ports[0].endpoints[0];
@@ -824,7 +821,7 @@ mod tests {
             ["r/a", "s/unknown"]
         );
         let spec = json!({"ports": [{"name": "http", "port": 80}], "sessionAffinity": "None"});
-        state.service("web.shop".into(), &service(spec));
+        state.service(named("web.shop"), &service(spec));
         let seen = web(&mut state);
         assert!(!seen.sticky && !seen.node_local);
     }
@@ -837,7 +834,7 @@ mod tests {
             let annotations =
                 BTreeMap::from([(EXCLUDE_INBOUND_PORTS.to_owned(), "9443".to_owned())]);
             pod.metadata.annotations = Some(annotations);
-            state.pod("web-1.shop".into(), &pod);
+            state.pod(named("web-1.shop"), &pod);
             match one(state.edits()) {
                 Edit::Pod(pod) => pod.direct,
                 other => panic!("{other:?}"),
@@ -859,7 +856,7 @@ mod tests {
         ]);
         let running = json!({"phase": "Running", "podIPs": [{"ip": "10.244.0.5"}]});
         state.pod(
-            "web-1.shop".into(),
+            named("web-1.shop"),
             &pod(containers.clone(), running.clone()),
         );
         let Edit::Pod(seen) = one(state.edits()) else {
@@ -872,13 +869,15 @@ mod tests {
         state.node("n1".into(), &node("b"));
         assert!(matches!(one(state.edits()), Edit::Pod(pod) if pod.locality == "r/b"));
         let ended = json!({"phase": "Succeeded", "podIPs": [{"ip": "10.244.0.5"}]});
-        state.pod("web-1.shop".into(), &pod(containers, ended));
-        assert!(matches!(one(state.edits()), Edit::RemovePod(name) if name == "web-1.shop"));
+        state.pod(named("web-1.shop"), &pod(containers, ended));
+        assert!(
+            matches!(one(state.edits()), Edit::RemovePod(name) if name.as_str() == "web-1.shop")
+        );
         // A gateway for clients outside is no member; an egress gateway is one, with no ports of its own.
         let ports = json!([{"containerPort": 10080}]);
         for (name, member) in [("gateway", false), (EGRESS_GATEWAY, true)] {
             let containers = json!([{"name": name, "ports": ports}]);
-            state.pod("out-1.shop".into(), &pod(containers, running.clone()));
+            state.pod(named("out-1.shop"), &pod(containers, running.clone()));
             let Edit::Pod(seen) = one(state.edits()) else {
                 panic!();
             };

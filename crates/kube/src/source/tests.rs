@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::Index;
 use tulle_model::identity::TrustDomain;
+use tulle_model::namespaced::ObjectName;
 
 #[test]
 fn the_controller_does_without_kinds_of_newer_roles_only() {
@@ -61,15 +62,14 @@ impl Controller {
     /// Shows an object, as the watch of its kind does.
     fn see(&mut self, object: &Value) {
         let name = object["metadata"]["name"].as_str().unwrap();
-        let key = match object["metadata"]["namespace"].as_str() {
-            Some(namespace) => format!("{name}.{namespace}"),
-            None => name.to_owned(),
-        };
+        let namespace = object["metadata"]["namespace"].as_str();
+        let key = ObjectName::in_namespace(name, namespace.unwrap_or_default());
+        let own = || key.namespaced().unwrap().clone();
         match object["kind"].as_str().unwrap() {
-            "Service" => self.state.service(key, &read(object)),
-            "EndpointSlice" => self.state.slice(key, &read(object)),
-            "Pod" => self.state.pod(key, &read(object)),
-            "Namespace" => self.state.namespace(key, &read(object)),
+            "Service" => self.state.service(own(), &read(object)),
+            "EndpointSlice" => self.state.slice(own(), &read(object)),
+            "Pod" => self.state.pod(own(), &read(object)),
+            "Namespace" => self.state.namespace(name.to_owned(), &read(object)),
             kind => {
                 let group = object["apiVersion"].as_str().unwrap().split('/').next();
                 let kind = Kind::find(group.unwrap(), kind).unwrap();

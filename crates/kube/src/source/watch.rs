@@ -7,6 +7,7 @@ use kube::{Resource, ResourceExt};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use tokio::sync::mpsc;
+use tulle_model::namespaced::ObjectName;
 
 /// A watch's change, to be applied to what is known.
 pub(crate) type Step<T> = Box<dyn FnOnce(&mut T) + Send>;
@@ -25,11 +26,11 @@ pub(crate) enum WatchEvent<T> {
 /// Takes objects of one kind in.
 pub(crate) trait Taker<T, K>: Copy + Send + 'static {
     /// An object exists, or has changed.
-    fn apply(self, known: &mut T, key: String, object: K);
+    fn apply(self, known: &mut T, key: ObjectName, object: K);
     /// An object is gone.
-    fn remove(self, known: &mut T, key: &str);
+    fn remove(self, known: &mut T, key: &ObjectName);
     /// These are all.
-    fn keep(self, known: &mut T, listed: &BTreeSet<String>);
+    fn keep(self, known: &mut T, listed: &BTreeSet<ObjectName>);
 }
 
 /// Passes on the events of a kind's watch until the receiver is gone.
@@ -44,7 +45,7 @@ pub(crate) async fn pass_on<T, K>(
 {
     let mut events = events.boxed();
     // The names of a list that is under way.
-    let mut listing: BTreeSet<String> = BTreeSet::new();
+    let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
     let mut listed = false;
     while let Some(event) = events.next().await {
         let mut first_list = false;
@@ -98,13 +99,10 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     }
 }
 
-/// `<name>.<namespace>`; for an object without a namespace, its name.
-fn key(object: &impl Resource) -> String {
-    let name = object.name_any();
-    match object.namespace() {
-        Some(namespace) => format!("{name}.{namespace}"),
-        None => name,
-    }
+/// The name of an object, with its namespace if it has one.
+fn key(object: &impl Resource) -> ObjectName {
+    let namespace = object.namespace().unwrap_or_default();
+    ObjectName::in_namespace(&object.name_any(), &namespace)
 }
 
 #[cfg(test)]
@@ -114,19 +112,19 @@ mod tests {
     use k8s_openapi::api::core::v1::Service;
     use std::collections::BTreeMap;
 
-    type Names = BTreeMap<String, ()>;
+    type Names = BTreeMap<ObjectName, ()>;
 
     #[derive(Clone, Copy)]
     struct ByName;
 
     impl Taker<Names, Service> for ByName {
-        fn apply(self, names: &mut Names, key: String, _: Service) {
+        fn apply(self, names: &mut Names, key: ObjectName, _: Service) {
             names.insert(key, ());
         }
-        fn remove(self, names: &mut Names, key: &str) {
+        fn remove(self, names: &mut Names, key: &ObjectName) {
             names.remove(key);
         }
-        fn keep(self, names: &mut Names, listed: &BTreeSet<String>) {
+        fn keep(self, names: &mut Names, listed: &BTreeSet<ObjectName>) {
             names.retain(|key, ()| listed.contains(key));
         }
     }
@@ -164,7 +162,7 @@ mod tests {
             match said {
                 WatchEvent::Step(step) => {
                     step(&mut names);
-                    let all: Vec<&str> = names.keys().map(|key| &key[..1]).collect();
+                    let all: Vec<&str> = names.keys().map(|key| key.name()).collect();
                     seen.push(all.concat());
                 }
                 WatchEvent::Listed(kind) => seen.push(kind.into()),

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tulle_model::namespaced::ObjectName;
 
 /// The pause after an error, or while another replica leads.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -30,7 +31,7 @@ pub struct StatusUpdate {
     pub status: ChangedStatus,
 }
 
-type Id = (&'static Kind, String);
+type Id = (&'static Kind, ObjectName);
 
 /// The wishes that are not written yet, only the last of each object.
 #[derive(Clone, Default)]
@@ -59,7 +60,7 @@ impl StatusUpdates {
         &self,
         group: &str,
         kind: &str,
-        wishes: impl Iterator<Item = (String, StatusUpdate)>,
+        wishes: impl Iterator<Item = (ObjectName, StatusUpdate)>,
     ) {
         let Some(kind) = Kind::find(group, kind) else {
             return;

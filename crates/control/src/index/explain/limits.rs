@@ -37,14 +37,17 @@ impl Index {
         let inputs = &self.inputs;
         let several = destinations.len() > 1;
         for (name, port) in destinations {
+            let Some(service) = inputs.object_name(name) else {
+                continue;
+            };
             let of = match several {
                 true => format!("{name}:{port}: "),
                 false => String::new(),
             };
-            if let Some(traffic) = services::traffic(inputs, name, *port) {
+            if let Some(traffic) = services::traffic(inputs, &service, *port) {
                 limits(&of, &traffic, answer);
             }
-            let places = inbound::places(inputs, name, *port);
+            let places = inbound::places(inputs, &service, *port);
             if let Some(limit) = inbound::connection_limit(inputs, &places) {
                 let text = format!("{of}{}, of connections", rate(&limit));
                 answer.limits.push(text);

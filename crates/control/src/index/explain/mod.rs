@@ -18,6 +18,7 @@ use std::fmt;
 use std::net::IpAddr;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
+use tulle_model::namespaced::ObjectName;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,10 +141,11 @@ impl Index {
             let http = !asked.path.is_empty() || method != "GET";
             return Ok(self.explain_egress(to, &call, http));
         }
-        if !inputs.knows_service(to) {
-            return Err(ExplainError::UnknownDestination(to.to_owned()));
-        }
-        let service = services::service(inputs, to);
+        let unknown = || ExplainError::UnknownDestination(to.to_owned());
+        let known = Some(to).filter(|to| inputs.knows_service(to));
+        let known = known.and_then(|to| inputs.object_name(to));
+        let name = known.ok_or_else(unknown)?;
+        let service = services::service(inputs, &name);
         let port = service
             .ports
             .iter()
@@ -164,7 +166,7 @@ impl Index {
         };
         let mut answer = v1::Explanation {
             source_identity: call.source_text(),
-            mtls: self.mtls(to).to_owned(),
+            mtls: self.mtls(&name).to_owned(),
             ..Default::default()
         };
         let way = match call.source {
@@ -177,8 +179,8 @@ impl Index {
         Ok(answer)
     }
 
-    fn mtls(&self, service: &str) -> &'static str {
-        if self.is_strict(self.inputs.namespace(service)) {
+    fn mtls(&self, service: &ObjectName) -> &'static str {
+        if self.is_strict(service.namespace()) {
             return "strict";
         }
         let spec = self.inputs.mesh.as_ref();
@@ -199,14 +201,12 @@ impl Index {
             return SpiffeId::parse(name).ok();
         }
         if let Some(spec) = inputs.workloads.get(name) {
-            return inputs.identity(identity_name_of(name, spec)).ok();
+            return inputs.identity_named(identity_name_of(name, spec)).ok();
         }
         if let Some((workload, spec)) = inputs.workloads_of(name).next() {
-            return inputs.identity(identity_name_of(workload, spec)).ok();
+            return inputs.identity_named(identity_name_of(workload, spec)).ok();
         }
-        if inputs.gateways.contains_key(name) {
-            return inputs.identity(name).ok();
-        }
-        None
+        let (gateway, _) = inputs.gateways.get_key_value(name)?;
+        inputs.identity(gateway).ok()
     }
 }

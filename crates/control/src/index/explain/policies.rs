@@ -7,18 +7,21 @@ use crate::index::{Index, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::letter_case::folded;
+use tulle_model::namespaced::ObjectName;
 use tulle_model::pattern::compile_any_case;
-use tulle_model::resource::{Action, PathMatch, PolicyMatch, PolicyRule};
+use tulle_model::resource::{Action, PathMatch, PolicyMatch, PolicyRule, Service};
 
 impl Index {
     /// Judges the policies of every destination; the call is allowed when all of them allow it.
     pub(super) fn judge(&self, way: &Way, call: &Call<'_>, answer: &mut v1::Explanation) {
         let inputs = &self.inputs;
-        let permissive = inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode);
+        let permissive = policy::is_permissive(inputs);
         let mut considered = Vec::new();
         let mut all = Vec::new();
         for (name, port) in &way.destinations {
-            let service = services::service(inputs, name);
+            let of = inputs.object_name(name);
+            let service = of.as_ref().map(|of| services::service(inputs, of));
+            let service = service.unwrap_or_default();
             let place = format!("{name}:{port}");
             let identities = service.identities.iter().map(ToString::to_string);
             answer.destination_identities.extend(identities);
@@ -41,32 +44,12 @@ impl Index {
                 opaque: found.map_or(call.opaque, |p| p.protocol.is_opaque()),
                 ..*call
             };
-            let outcome = if service.identities.is_empty() && !inputs.knows_service(name) {
-                Outcome::Missing(format!("service {name} does not exist"))
-            } else if found.is_none() {
-                Outcome::Missing(format!("service {name} has no port {port}"))
-            } else if service.identities.is_empty() {
-                Outcome::Nobody
-            } else {
-                let before = considered.len();
-                let mut outcome = Outcome::Allowed(String::new());
-                for identity in &service.identities {
-                    let decision = self.policies(name, identity, &call, &mut considered);
-                    let about = considered.len() > before;
-                    let strict = call.source.is_none() && self.mtls(name) == "strict";
-                    outcome = match (decision, outcome) {
-                        (_, Outcome::Denied(rule)) | (Decision::Denied(rule), _) => {
-                            Outcome::Denied(rule)
-                        }
-                        (Decision::Unmentioned, _) if strict => Outcome::Plaintext,
-                        (Decision::Unmentioned, _) if !permissive => Outcome::Unmentioned { about },
-                        (Decision::Allowed(rule), Outcome::Allowed(known)) if known.is_empty() => {
-                            Outcome::Allowed(rule)
-                        }
-                        (_, outcome) => outcome,
-                    };
-                }
-                outcome
+            let is_known = !service.identities.is_empty() || inputs.knows_service(name);
+            let outcome = match (of.filter(|_| is_known), found) {
+                (None, _) => Outcome::Missing(format!("service {name} does not exist")),
+                (Some(_), None) => Outcome::Missing(format!("service {name} has no port {port}")),
+                (Some(_), Some(_)) if service.identities.is_empty() => Outcome::Nobody,
+                (Some(of), Some(_)) => self.decided(&of, &service, &call, &mut considered),
             };
             all.push(Found {
                 place,
@@ -89,10 +72,38 @@ impl Index {
         }
     }
 
+    /// Sums up what the policies about each identity of a service decide.
+    fn decided(
+        &self,
+        name: &ObjectName,
+        service: &Service,
+        call: &Call<'_>,
+        considered: &mut Vec<Considered>,
+    ) -> Outcome {
+        let permissive = policy::is_permissive(&self.inputs);
+        let strict = call.source.is_none() && self.mtls(name) == "strict";
+        let before = considered.len();
+        let mut outcome = Outcome::Allowed(String::new());
+        for identity in &service.identities {
+            let decision = self.policies(name, identity, call, considered);
+            let about = considered.len() > before;
+            outcome = match (decision, outcome) {
+                (_, Outcome::Denied(rule)) | (Decision::Denied(rule), _) => Outcome::Denied(rule),
+                (Decision::Unmentioned, _) if strict => Outcome::Plaintext,
+                (Decision::Unmentioned, _) if !permissive => Outcome::Unmentioned { about },
+                (Decision::Allowed(rule), Outcome::Allowed(known)) if known.is_empty() => {
+                    Outcome::Allowed(rule)
+                }
+                (_, outcome) => outcome,
+            };
+        }
+        outcome
+    }
+
     /// Looks at every policy about an identity of a service. A rule that denies wins.
     fn policies(
         &self,
-        service: &str,
+        service: &ObjectName,
         identity: &SpiffeId,
         call: &Call<'_>,
         considered: &mut Vec<Considered>,
@@ -101,10 +112,16 @@ impl Index {
         let inputs = &self.inputs;
         let mut denied = None;
         let mut allowed = None;
-        let identity = inputs.name_of(identity);
+        let Some(identity) = inputs.name_of(identity) else {
+            return Decision::Unmentioned;
+        };
         // The sidecars' own policy, if there are pods.
-        let cluster = inputs.cluster.as_ref();
-        let at_pods = cluster.and_then(|c| c.policy(inputs, service, &identity, call.port));
+        let at_pods = match (&inputs.cluster, &identity) {
+            (Some(cluster), ObjectName::InNamespace(account)) => {
+                cluster.policy(inputs, service.as_str(), account, call.port)
+            }
+            _ => None,
+        };
         let (policy, own_port) =
             at_pods.unwrap_or_else(|| (policy::policy(inputs, service, &identity), call.port));
         let call = &Call {
@@ -136,7 +153,7 @@ impl Index {
                 },
             });
         }
-        self.powerless(&identity, &place, considered);
+        self.powerless(identity.as_str(), &place, considered);
         match (denied, allowed) {
             (Some(rule), _) => Decision::Denied(rule),
             (None, Some(rule)) => Decision::Allowed(rule),

@@ -39,9 +39,8 @@ impl Index {
     ) -> Way {
         let from_gateway =
             !self.inputs.workloads.contains_key(from) && !self.inputs.has_service(from);
-        let gateway = from_gateway
-            .then(|| gateways::gateway(&self.inputs, from))
-            .flatten();
+        let gateway = self.inputs.object_name(from).filter(|_| from_gateway);
+        let gateway = gateway.and_then(|name| gateways::gateway(&self.inputs, &name));
         let account = call.source.as_ref().and_then(SpiffeId::service_account);
         let namespace = account.map(|(namespace, _)| namespace);
         let own = service.routes_for(namespace);
@@ -119,10 +118,9 @@ impl Index {
     ) -> Vec<(String, u16)> {
         let mut all = Vec::new();
         for (name, port) in backends {
-            let targets = match attached == Some(name.as_str()) {
-                true => Vec::new(),
-                false => splits::split(&self.inputs, &name),
-            };
+            let split = Some(&name).filter(|name| attached != Some(name.as_str()));
+            let split = split.and_then(|name| self.inputs.object_name(name));
+            let targets = split.map_or_else(Vec::new, |name| splits::split(&self.inputs, &name));
             if targets.is_empty() {
                 all.push((name, port));
             }

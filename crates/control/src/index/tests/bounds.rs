@@ -4,7 +4,6 @@
 use super::cluster::{cluster, named, number};
 use super::*;
 use std::net::SocketAddr;
-use tulle_model::namespaced::namespace_of;
 
 /// When the victim's objects were made, and the others'.
 const EARLY: &str = "2026-01-01T00:00:00Z";
@@ -57,7 +56,7 @@ pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> Clust
 }
 
 fn created_in(name: &str) -> String {
-    let late = namespace_of(name) == "evil";
+    let late = named(name).namespace() == "evil";
     if late { LATE } else { EARLY }.to_owned()
 }
 
@@ -166,7 +165,8 @@ fn an_object_says_nothing_about_what_is_of_another_namespace() {
     ];
     let put = |index: &mut Index, namespace: Option<&str>| {
         for (about, name) in [("Service", "web.shop"), ("Gateway", "edge.infra")] {
-            let namespace = namespace.unwrap_or(namespace_of(name));
+            let of_name = named(name);
+            let namespace = namespace.unwrap_or(of_name.namespace());
             for (kind, spec) in &intruders {
                 if (about, *kind) == ("Gateway", "TrafficPolicy") {
                     continue;
@@ -225,7 +225,7 @@ fn an_endpoint_that_is_another_namespaces_pod_is_told_to_nobody() {
     // The same holds with a pod of its own as a pretext, and if the other pod comes later.
     let own = a_pod("web-1.evil", "web", "10.244.9.9", &[8080]);
     index.apply([
-        Edit::RemovePod("web-1.shop".into()),
+        Edit::RemovePod(named("web-1.shop")),
         Edit::Pod(Box::new(own)),
         Edit::Service(Box::new(bare(Some("web-1")))),
     ]);
@@ -257,7 +257,7 @@ fn an_address_is_whose_it_was_first() {
     assert_eq!(alias(&index), Resource::Alias("pod/web-1.shop".into()));
     let of_service = resource(&index, "address/10.96.0.20");
     assert_eq!(of_service, Resource::Alias("web.shop".into()));
-    index.apply([Edit::RemovePod("web-1.shop".into())]);
+    index.apply([Edit::RemovePod(named("web-1.shop"))]);
     assert_eq!(alias(&index), Resource::Alias("a.evil".into()));
 }
 

@@ -150,7 +150,7 @@ fn nobody_is_told_of_a_pod_before_it_is_known() {
     index.apply([pod("web-4.shop", "web", "10.244.0.8", true)]);
     let endpoints = service(&index, "web.shop").ports.remove(0).endpoints;
     assert!(endpoints.len() == 1 && endpoints[0].mutual_tls);
-    index.apply([Edit::RemovePod("web-4.shop".into())]);
+    index.apply([Edit::RemovePod(named("web-4.shop"))]);
     assert_eq!(service(&index, "web.shop").ports[0].endpoints, []);
 }
 
@@ -332,7 +332,7 @@ fn a_pod_of_two_services_accepts_what_either_allows() {
     index.apply([rule("also", "one"), rule("web", "two")]);
     let policy = inbound(&index, "web-1.shop").policy;
     assert_eq!(policy.rules.len(), 2, "{policy:?}");
-    index.apply([Edit::RemoveService("also.shop".into())]);
+    index.apply([Edit::RemoveService(named("also.shop"))]);
     let policy = inbound(&index, "web-1.shop").policy;
     assert_eq!(policy.rules.len(), 1, "{policy:?}");
 }
@@ -341,8 +341,8 @@ fn a_pod_of_two_services_accepts_what_either_allows() {
 fn what_is_gone_is_gone() {
     let mut index = shop();
     let changed = index.apply([
-        Edit::RemovePod("web-1.shop".into()),
-        Edit::RemoveService("web.shop".into()),
+        Edit::RemovePod(named("web-1.shop")),
+        Edit::RemoveService(named("web.shop")),
     ]);
     assert!(
         changed
@@ -382,8 +382,8 @@ fn some_edit() -> impl Strategy<Value = Edit> {
             ip,
             sidecar
         )),
-        name().prop_map(|n| Edit::RemoveService(n.into())),
-        name().prop_map(|n| Edit::RemovePod(n.into())),
+        name().prop_map(|n| Edit::RemoveService(named(n))),
+        name().prop_map(|n| Edit::RemovePod(named(n))),
         (plain(), plain()).prop_map(|(to, from)| target(to, (from, "y"))),
         (plain(), plain()).prop_map(|(to, from)| object(
             "tulle.dev/v1alpha1",
@@ -478,7 +478,7 @@ fn a_gateway_has_the_routes_that_are_attached_and_no_others() {
     let spec = json!({ "listeners": [{ "name": "x", "port": 1, "protocol": "HTTP" }] });
     index.apply([object(api, "Gateway", "other", spec)]);
     assert!(index.get("gateway/other.shop").is_none());
-    index.apply([Edit::RemoveGateway("edge.infra".into())]);
+    index.apply([Edit::RemoveGateway(named("edge.infra"))]);
     assert!(index.get("gateway/edge.infra").is_none());
 }
 

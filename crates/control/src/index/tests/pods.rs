@@ -118,7 +118,7 @@ fn a_port_that_an_egress_goes_through_is_its_gateway() {
     index.apply([egress(81)]);
     assert_eq!(gateways(&index), [0u16; 0]);
     assert!(index.get("egress").is_none());
-    index.apply([egress(80), Edit::RemoveService("web.shop".into())]);
+    index.apply([egress(80), Edit::RemoveService(named("web.shop"))]);
     assert!(index.get("egress").is_none());
     index.apply([service_of(
         "web.shop",
@@ -275,7 +275,7 @@ fn clients_keep_to_what_a_service_says_of_endpoints() {
     let traffic = seen(&index).1.unwrap();
     assert_eq!(traffic.balancer, turn);
     assert_eq!(traffic.locality, Some(Box::default()));
-    index.apply([Edit::RemoveService("web.shop".into())]);
+    index.apply([Edit::RemoveService(named("web.shop"))]);
     assert!(index.get("service/web.shop").is_none());
 }
 

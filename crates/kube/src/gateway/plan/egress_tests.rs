@@ -210,6 +210,6 @@ fn a_gateway_that_becomes_one_for_egress_is_none_for_the_index_any_more() {
     let [Edit::RemoveGateway(name)] = edits.as_slice() else {
         panic!("{edits:?}");
     };
-    assert_eq!(name, "edge.infra");
+    assert_eq!(name.as_str(), "edge.infra");
     assert!(told.edits(&after.view, |_| None).0.is_empty());
 }

@@ -34,9 +34,7 @@ pub(super) fn put(world: &mut World, kind: &str, namespace: &str, name: &str, mu
     match kind {
         "GatewayClass" => drop(view.classes.insert(key.name, Arc::new(object.into()))),
         "Gateway" => drop(view.gateways.insert(key, Arc::new(object.into()))),
-        "ReferenceGrant" => view
-            .grants
-            .put(key.qualified(), namespace, &object.data["spec"]),
+        "ReferenceGrant" => view.grants.put(key.object_name(), &object.data["spec"]),
         "Service" => drop(own.services.insert(key, object.into())),
         "Deployment" => drop(own.deployments.insert(key, object.into())),
         other => panic!("{other}"),
@@ -581,7 +579,7 @@ fn a_status_that_is_so_already_is_not_written() {
         let wishes = StatusUpdates::default();
         wish_statuses(&world.view, &planned(world), &wishes);
         let gateway = Kind::find(GROUP, "Gateway").unwrap();
-        wishes.get(&(gateway, "edge.infra".into()))
+        wishes.get(&(gateway, Key::new("infra", "edge").object_name()))
     };
     let first = wished(&world).unwrap();
     assert_eq!((&*first.namespace, &*first.name), ("infra", "edge"));

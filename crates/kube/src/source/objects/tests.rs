@@ -1,6 +1,7 @@
 use super::super::KINDS;
 use super::*;
 use k8s_openapi::api::core::v1::Service;
+use tulle_model::namespaced::Namespaced;
 
 fn kind(name: &str) -> &'static Kind {
     KINDS.iter().find(|k| k.kind == name).unwrap()
@@ -22,7 +23,7 @@ impl World {
         let service = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
         let service: Service = serde_json::from_value(service).unwrap();
         for name in ["web.shop", "cart.shop"] {
-            state.service(name.into(), &service);
+            state.service(named(name), &service);
         }
         Self {
             objects: Objects::new(super::super::read(&base).unwrap()),
@@ -55,17 +56,19 @@ impl World {
     }
 
     fn status(&self, kind_name: &str, key: &str) -> Option<Value> {
-        let wish = self.wishes.get(&(kind(kind_name), key.to_owned()))?;
+        let wish = self.wishes.get(&(kind(kind_name), named(key).into()))?;
         Some(wish.status.value().clone())
     }
 }
 
-fn key(object: &Value) -> String {
+fn key(object: &Value) -> ObjectName {
     let meta = &object["metadata"];
-    match meta["namespace"].as_str() {
-        Some(namespace) => format!("{}.{namespace}", meta["name"].as_str().unwrap()),
-        None => meta["name"].as_str().unwrap().to_owned(),
-    }
+    let namespace = meta["namespace"].as_str().unwrap_or_default();
+    ObjectName::in_namespace(meta["name"].as_str().unwrap(), namespace)
+}
+
+fn named(qualified: &str) -> Namespaced {
+    Namespaced::parse(qualified).unwrap()
 }
 
 fn mesh(name: &str, spec: Value) -> Value {
@@ -141,7 +144,7 @@ fn a_policy_about_a_service_that_is_not_there_says_so() {
         condition(&status, "ResolvedRefs").clone()
     };
     assert_eq!(resolved(&world)["status"], "True");
-    world.state.remove_service("cart.shop");
+    world.state.remove_service(&named("cart.shop"));
     world.edits();
     let missing = resolved(&world);
     assert_eq!(missing["status"], "False");
@@ -313,7 +316,8 @@ fn the_mesh_of_the_installation_holds_until_there_is_one() {
     );
     let other = json!({ "permissiveMode": true, "trustDomain": "other" });
     assert!(world.see(mesh("mesh", other)).is_empty());
-    world.objects.remove(kind("Mesh"), "mesh");
+    let mesh = ObjectName::Plain("mesh".into());
+    world.objects.remove(kind("Mesh"), &mesh);
     assert_eq!(permissive(world.edits()), (true, domain));
 }
 
@@ -334,7 +338,7 @@ fn a_route_of_a_service() {
         assert_eq!(condition(&parents[0], kind)["status"], "True");
     }
     // The backend goes, and comes back.
-    world.state.remove_service("cart.shop");
+    world.state.remove_service(&named("cart.shop"));
     world.edits();
     let parents = world.status("HTTPRoute", "r.shop").unwrap()["parents"].clone();
     let resolved = condition(&parents[0], "ResolvedRefs");
@@ -445,7 +449,7 @@ fn gateways_are_looked_at_when_something_of_theirs_changed() {
     world.see(route("shop", service("web"), service("cart")));
     let more = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
     let more: Service = serde_json::from_value(more).unwrap();
-    world.state.service("more.shop".into(), &more);
+    world.state.service(named("more.shop"), &more);
     world.edits();
     assert_eq!(world.objects.view(), before);
     let gateway = |port: u16| {

@@ -153,7 +153,7 @@ fn an_ingress_has_the_addresses_of_what_serves_it() {
         let wishes = StatusUpdates::default();
         wish_statuses(&cluster.view(), &plan, &wishes);
         let kind = Kind::find(ingress::GROUP, "Ingress").unwrap();
-        let wish = wishes.get(&(kind, "i.shop".to_owned()))?;
+        let wish = wishes.get(&(kind, Key::new("shop", "i").object_name()))?;
         Some(wish.status.value()["loadBalancer"].clone())
     };
     cluster.own.access.insert("shop".into(), Access::Granted);

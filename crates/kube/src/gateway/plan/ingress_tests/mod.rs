@@ -79,7 +79,7 @@ impl Cluster {
     fn ask(&mut self, namespace: &str, tls: Option<&str>, host: &str, path: &str) -> String {
         self.plan();
         let key = ingress::key(namespace, "tulle");
-        let name = format!("gateway/{}", key.qualified());
+        let name = format!("gateway/{}", key.object_name());
         let Some(entry) = self.index.get(&name) else {
             return "no gateway".into();
         };
