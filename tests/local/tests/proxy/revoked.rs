@@ -91,9 +91,8 @@ fn what_a_revoked_peer_has_opened_is_cut() {
             is_alive(&mut client);
             judge.reload(&knowing(judge, &json!({ "identities": [id(name)] })));
             // Its end or a reset, whichever comes first, and not silence.
-            let silent = |e: std::io::Error| {
-                matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-            };
+            let silent =
+                |e: std::io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             let goes_on = client.read_to_end().is_err_and(silent);
             assert!(!goes_on, "{name} revoked, {protocol}");
         }
