@@ -13,11 +13,14 @@
 
 pub mod ca;
 pub mod cluster;
+pub mod feed;
+mod hub;
 pub mod index;
 pub mod jwks;
 pub mod memory_limit;
 pub mod metrics;
 mod objects;
+mod scrape;
 mod serve;
 mod state;
 pub mod store;
@@ -191,7 +194,7 @@ pub struct RunningController {
     servers: JoinSet<()>,
     helpers: JoinSet<()>,
     failure: Option<Failure>,
-    feed: cluster::Feed,
+    feed: feed::Feed,
 }
 
 impl Controller {
@@ -272,7 +275,7 @@ impl Controller {
         let keys = jwks::follow(state.clone(), config.least_key_refresh, down.clone());
         servers.spawn(keys);
         if let Some(listener) = metrics {
-            helpers.spawn(metrics::serve(listener, state.clone()));
+            helpers.spawn(scrape::serve(listener, state.clone()));
         }
         Ok(RunningController {
             local_addr,
@@ -282,7 +285,7 @@ impl Controller {
             servers,
             helpers,
             failure,
-            feed: cluster::Feed(state),
+            feed: feed::Feed(state),
         })
     }
 }
@@ -299,7 +302,7 @@ impl RunningController {
     }
 
     /// Returns the feed for the state of a cluster.
-    pub fn feed(&self) -> cluster::Feed {
+    pub fn feed(&self) -> feed::Feed {
         self.feed.clone()
     }
 

@@ -26,7 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tulle_control::cluster::{Bundles, Cluster, Feed};
+use tulle_control::cluster::Cluster;
+use tulle_control::feed::{Bundles, Feed};
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{
     Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind, memory_limit,

@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-use tulle_control::cluster::Feed;
+use tulle_control::feed::Feed;
 use tulle_control::memory_limit;
 use tulle_net::places::{self, Class, HeldPlace, PlaceLimits, Places, Stage};
 

@@ -15,7 +15,8 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Feed, Keeper, ResponseFuture};
+use tulle_control::cluster::{Keeper, ResponseFuture};
+use tulle_control::feed::Feed;
 
 /// Its name, in the controller's namespace.
 pub const SECRET: &str = "tulle-root";

@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tulle_control::cluster::Bundles;
+use tulle_control::feed::Bundles;
 
 /// Key of the ConfigMap.
 const KEY: &str = "ca.crt";

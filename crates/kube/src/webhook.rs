@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tulle_control::cluster::Feed;
+use tulle_control::feed::Feed;
 use tulle_control::memory_limit;
 use tulle_model::manifest::MeshSpec;
 use tulle_net::places::HeldPlace;

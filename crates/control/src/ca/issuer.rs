@@ -3,8 +3,8 @@
 //! An [`Issuer`] is not trusted blindly: its certificates are checked before a workload gets them. So a role
 //! that is set up wrongly is found here, with a reason, and not by every peer.
 
+use super::roots::ResponseFuture;
 use super::{Trusted, VerifiedCsr};
-use crate::cluster::ResponseFuture;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use rustls::RootCertStore;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;

@@ -11,6 +11,8 @@
 use super::{AuthorityError, StoredRoot, make_root};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Names under which roots are kept: of the one that signs, the next and the previous one.
@@ -30,6 +32,29 @@ pub struct Roots {
     pub signing: StoredRoot,
     /// Whether it is about to be replaced.
     pub step: Step,
+}
+
+/// An answer that takes a while.
+pub type ResponseFuture<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+
+/// Where the roots are kept, for all replicas of the controller.
+pub trait Keeper: Send + Sync {
+    /// Replaces the stored roots if they are still `old`; returns the roots that are stored now.
+    fn replace(&self, old: Roots, new: Roots) -> ResponseFuture<Roots>;
+    /// This replica's name.
+    fn name(&self) -> String;
+    /// How long each step lasts at least when the root is replaced by itself.
+    fn hold(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// Names all replicas, this one too.
+    fn replicas(&self) -> ResponseFuture<Vec<String>>;
+    /// Keeps the roots (DER) of another issuer for the next start of a controller: the issuer may not answer
+    /// then.
+    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> ResponseFuture<()> {
+        let _ = (issuer, roots);
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// How far the replacement of the root is.

@@ -81,7 +81,7 @@ impl Histogram {
     }
 
     #[allow(clippy::cast_precision_loss)] // a sum that long is of centuries
-    pub(super) fn write(&self, text: &mut Text, name: &str, help: &str) {
+    pub(crate) fn write(&self, text: &mut Text, name: &str, help: &str) {
         text.metric(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         // Read first: what is counted meanwhile must not make a bucket larger than all.

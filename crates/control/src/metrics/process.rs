@@ -6,7 +6,7 @@ use super::Text;
 const TICKS: f64 = 100.0;
 
 /// Writes the metrics of the process. Values that cannot be read are left out.
-pub(super) fn write(text: &mut Text) {
+pub(crate) fn write(text: &mut Text) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if let Some(bytes) = resident(&status) {
         let help = "Memory that is resident, in bytes.";

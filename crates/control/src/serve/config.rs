@@ -1,9 +1,8 @@
 //! The Config service: one stream per proxy, fed by its [`Session`] whenever something changed.
 
-use super::hub::Stream;
-use super::likely::Forms;
 use super::peer::{self, Member, Peer};
 use super::session::{AckResult, Session, Violation, bounded};
+use crate::hub::{Forms, Stream};
 use crate::memory_limit;
 use crate::state::MeshState;
 use crate::state::rotation::{is_settled, trust};

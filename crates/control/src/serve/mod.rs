@@ -6,8 +6,6 @@
 pub(crate) mod accept;
 mod certificates;
 mod config;
-pub(crate) mod hub;
-mod likely;
 mod objects;
 mod peer;
 pub(crate) mod router;

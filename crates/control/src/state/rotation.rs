@@ -5,11 +5,9 @@
 //! from the controller for that long has none.
 
 use super::{MeshState, Refused};
-use crate::ca::roots::{Roots, Step};
+use crate::ca::roots::{Keeper, ResponseFuture, Roots, Step};
 use crate::ca::{Authority, keep};
 use crate::store::Store;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -30,29 +28,6 @@ const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const SHOWN: usize = 20;
 /// Roots in a report; a rotation has two.
 const MAX_REPORTED: usize = 64;
-
-/// An answer that takes a while.
-pub type ResponseFuture<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
-
-/// Where the roots are kept, for all replicas of the controller.
-pub trait Keeper: Send + Sync {
-    /// Replaces the stored roots if they are still `old`; returns the roots that are stored now.
-    fn replace(&self, old: Roots, new: Roots) -> ResponseFuture<Roots>;
-    /// This replica's name.
-    fn name(&self) -> String;
-    /// How long each step lasts at least when the root is replaced by itself.
-    fn hold(&self) -> Duration {
-        Duration::ZERO
-    }
-    /// Names all replicas, this one too.
-    fn replicas(&self) -> ResponseFuture<Vec<String>>;
-    /// Keeps the roots (DER) of another issuer for the next start of a controller: the issuer may not answer
-    /// then.
-    fn keep_issuer_roots(&self, issuer: String, roots: Vec<Vec<u8>>) -> ResponseFuture<()> {
-        let _ = (issuer, roots);
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
 
 /// In the store of a controller that is alone.
 pub(super) struct InStore {

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use tulle_control::cluster::Feed;
+use tulle_control::feed::Feed;
 use tulle_control::index::{ClusterGateway, Edit, ObjectProblem};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 

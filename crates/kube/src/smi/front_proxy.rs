@@ -20,7 +20,7 @@ use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tulle_control::cluster::Feed;
+use tulle_control::feed::Feed;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 const NAMESPACE: &str = "kube-system";

@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
-use tulle_control::cluster::Feed;
+use tulle_control::feed::Feed;
 
 /// The API's group.
 pub const GROUP: &str = "metrics.smi-spec.io";

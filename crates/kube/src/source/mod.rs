@@ -43,7 +43,7 @@ use state::State;
 use std::collections::BTreeSet;
 use tokio::sync::mpsc;
 use tokio::sync::watch::Sender;
-use tulle_control::cluster::Feed;
+use tulle_control::feed::Feed;
 use tulle_control::index::Edit;
 use tulle_model::manifest::{MeshSpec, Object};
 use tulle_model::namespaced::{Namespaced, ObjectName};

@@ -6,8 +6,12 @@
 //! Some proxies receive services before they ask (`likely`). The hub knows which services those are, and which
 //! services their siblings have used.
 
-use super::likely::{Catalog, Concerned, Forms, Used};
+mod likely;
+
+pub(crate) use likely::Forms;
+
 use crate::index::{Changed, EncodedResource};
+use likely::{Catalog, Concerned, Used};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
