@@ -13,10 +13,11 @@ cd "$(dirname "$0")/../.."
 
 # Tests that share a cluster, one after another: a line is a cluster. What they make is in namespaces of
 # their own, which they delete. What they say to the whole mesh they take back: a Mesh, a second
-# controller, a root (rotation leaves another one, which is as good). `operate` wants a cluster without a
-# mesh, and leaves one behind. `rolling` and `gateway_life` have the same namespace, so not the same cluster.
+# controller, a root (rotation leaves another one, which is as good). `images` and `operate` want a cluster
+# without a mesh, and `images` leaves none behind. `rolling` and `gateway_life` have the same namespace, so
+# not the same cluster.
 shared=(
-    "operate rolling mesh families crds metrics rotation"
+    "images operate rolling mesh families crds metrics rotation"
     "policies gateway ingress traces bookinfo gateway_life settings trust calls told"
 )
 # The tests of `make test-kube`. The others are long, or test a part of the mesh closely.
