@@ -32,9 +32,15 @@ IN_IMAGES := cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni 
 LTO ?= off
 QUICKLY := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 TOOLS := $(if $(filter off,$(LTO)),$(QUICKLY),CARGO_PROFILE_RELEASE_LTO=$(LTO)) \
-	cargo build --release --locked --package tulle-cli --package tulle-bench --package bookinfo
+	cargo build --release --locked --package tulle-cli --package tulle-bench --package tulle-cni --package bookinfo
 # For a first look: half the time of `make build`, because all three share their libraries.
 FIRST := $(QUICKLY) cargo build --release --locked --package tulle-proxy --package tulle-cli --package bookinfo
+# Images are for this machine's architecture; ARCH="amd64 arm64" is a release. Others than this machine's, or several,
+# are static and compiled for that (scripts/build-images.sh); STATIC=1 makes this machine's so, too.
+OWN_ARCH := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
+ARCH ?= $(OWN_ARCH)
+REGISTRY ?= localhost
+STATIC ?= $(if $(filter-out $(OWN_ARCH),$(ARCH)),1)
 # There once `make build` has been run: then the demo, too, has programs as users get them.
 BUILT := target/release/.built
 # The proxy as users get it; the load generator is optimised in every build (Cargo.toml).
@@ -66,7 +72,7 @@ ifeq ($(wildcard $(BUILT)),)
 endif
 	target/release/tulle up demo/mesh.yaml --verify
 
-build: ## tulle, tulle-proxy, tulle-bench and bookinfo in target/release
+build: ## tulle, tulle-proxy, tulle-cni, tulle-bench and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	@[ -e $(BUILT) ] || echo "Building tulle-proxy, tulle and bookinfo. The first time that usually takes 10 minutes on two" \
@@ -110,6 +116,7 @@ test-kube-all: ## every test in a real Kubernetes on this machine (root)
 ci: ## what CI runs: lint, test, test-kube, conformance-short, gate, and what each takes
 	@$(SUITE) targets $(CI_TIER)
 
+check-all: export ARCH = amd64 arm64
 check-all: ## every tier, hours; build/results.md is one page of results and times
 	$(SUITE) targets --keep-going --page build/results.md $(LONG_TIER)
 
@@ -170,10 +177,13 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	cargo build --profile profiling --locked --package tulle-bench
 	scripts/account.sh
 
-images: ## OCI images for amd64 and arm64 in build/images, without a container engine
-	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools nftables binutils python3 $(if $(filter x86_64,$(shell uname -m)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu)
+images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64" for a release, REGISTRY=HOST/PATH
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools \
+		$(if $(filter-out $(OWN_ARCH),$(ARCH)),$(if $(filter amd64,$(OWN_ARCH)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu)))
 	@$(RUST)
-	scripts/build-images.sh
+	$(if $(STATIC),,$(PROXY))
+	$(if $(STATIC),,$(TOOLS))
+	ARCH="$(ARCH)" REGISTRY="$(REGISTRY)" STATIC="$(STATIC)" scripts/build-images.sh
 
 fuzz: ## every fuzz target for 60 s
 	@$(PACKAGES) $(BUILD_PACKAGES) g++

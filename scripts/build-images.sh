@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Builds OCI images into build/images without a container engine: static binaries (musl) in an
-# otherwise empty file system, each for amd64 and arm64. Load one with `podman load -i`, `docker load -i`
+# Builds OCI images into build/images without a container engine. Load one with `podman load -i`, `docker load -i`
 # (25 or newer), `ctr images import`, or copy it with `skopeo copy --all oci-archive:FILE …`.
-# build/images/values.yaml has their digests, for `tulle install --values` and Helm.
+# build/images/values.yaml has their registry and digests, for `tulle install --values` and Helm.
 #
-#   ARCHITECTURES=amd64 scripts/build-images.sh     only for this one
-#   PROFILE=dev scripts/build-images.sh             to try the script: a debug build
+# Images for this machine's architecture alone hold the programs that `make build` has just made, with the C library of
+# this machine: nothing is compiled. Images for others, or for several, are for a release: static programs (musl) with
+# link-time optimisation in an otherwise empty file system. Those share no library with `make build`: another C library
+# is another target, for which everything is compiled again.
+#
+#   ARCH=amd64 scripts/build-images.sh                       amd64, arm64 or both; by default this machine's
+#   STATIC=1 scripts/build-images.sh                         static ones for this machine's architecture, too
+#   REGISTRY=registry.example/tulle scripts/build-images.sh  the registry that will have them; by default localhost
+#   PROFILE=dev scripts/build-images.sh                      to try the script: of a debug build
+#   IMAGES=DIRECTORY scripts/build-images.sh                 another place than build/images
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-: "${ARCHITECTURES:=amd64 arm64}" "${PROFILE:=release}"
 case $(uname -m) in
 x86_64) own=amd64 ;;
 aarch64) own=arm64 ;;
@@ -18,6 +24,20 @@ aarch64) own=arm64 ;;
     exit 1
     ;;
 esac
+: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}"
+read -ra architectures <<<"$ARCH"
+for arch in "${architectures[@]}"; do
+    if [[ $arch != amd64 && $arch != arm64 ]]; then
+        echo "error: ARCH=$ARCH: images are made for amd64 and arm64" >&2
+        exit 64
+    fi
+done
+# What values.yaml says is read by `tulle install`, which takes the same characters.
+if [[ ! $REGISTRY =~ ^[A-Za-z0-9._:/-]+$ ]]; then
+    echo "error: REGISTRY=$REGISTRY: write HOST/PATH, such as registry.example/tulle" >&2
+    exit 64
+fi
+[[ ${architectures[*]} == "$own" ]] || STATIC=1
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 case $PROFILE in
 dev) place=debug ;;
@@ -38,10 +58,44 @@ add_target() { # TARGET
 
 image() { # ARCH DIRECTORY NAME PROGRAM [OPTIONS]
     python3 -B scripts/oci-image.py --binary "$2/$4" --name "$3" --tag "$version" --arch "$1" \
-        --output "build/images/$1/$3.tar" "${@:5}"
+        --output "$IMAGES/$1/$3.tar" "${@:5}" >/dev/null
 }
 
-for arch in $ARCHITECTURES; do
+images() { # ARCH DIRECTORY [OPTIONS OF ALL] [-- OPTIONS OF tulle-init]
+    local all=() arch=$1 directory=$2
+    shift 2
+    while (($# > 0)) && [[ $1 != -- ]]; do
+        all+=("$1")
+        shift
+    done
+    for program in tulle tulle-proxy tulle-cni bookinfo; do
+        image "$arch" "$directory" "$program" "$program" "${all[@]}"
+    done
+    # The init container of pods: it makes rules with nft, which is Debian's.
+    image "$arch" "$directory" tulle-init tulle --add /usr/sbin/nft "${all[@]}" "${@:2}"
+}
+
+# The programs of `make build`.
+built() {
+    local directory=${CARGO_TARGET_DIR:-target}/$place libc
+    # From 2.34 on the C library itself resolves names; before, by libraries that no program names and no image would have.
+    libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || echo none)
+    if [[ $(printf '%s\n' "glibc 2.34" "$libc" | sort --version-sort | head -n 1) != "glibc 2.34" ]]; then
+        echo "error: with this machine's C library ($libc; glibc 2.34 or newer is needed) programs in images could not" \
+            "resolve names: make images STATIC=1" >&2
+        exit 1
+    fi
+    for program in tulle tulle-proxy tulle-cni bookinfo; do
+        if [[ ! -x $directory/$program ]]; then
+            echo "error: there is no $directory/$program: make images builds it" >&2
+            exit 1
+        fi
+    done
+    images "$own" "$directory" --libraries
+}
+
+static() { # ARCH
+    local arch=$1 machine target variable cross root=()
     case $arch in
     amd64) machine=x86_64 ;;
     *) machine=aarch64 ;;
@@ -50,14 +104,13 @@ for arch in $ARCHITECTURES; do
     add_target "$target"
     # The C parts (aws-lc, jemalloc) need a compiler that knows musl.
     variable=${target//-/_}
-    nft=(--add /usr/sbin/nft)
     if [[ $arch == "$own" ]]; then
         export "CC_$variable=musl-gcc"
     else
         cross=$(scripts/cross.sh "$arch")
         export "CC_$variable=$cross/cc" "AR_$variable=$machine-linux-gnu-ar"
         export "CARGO_TARGET_${variable^^}_LINKER=$machine-linux-gnu-gcc"
-        nft+=(--root "$cross/root")
+        root=(-- --root "$cross/root")
     fi
     if [[ $arch == arm64 ]]; then
         # Kernels there have pages of 4, 16 or 64 KiB; jemalloc works up to what it was built for.
@@ -67,35 +120,40 @@ for arch in $ARCHITECTURES; do
     fi
     # The proxy by itself: with the others it would have the features of their libraries, too.
     cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-proxy
-    # Fat link-time optimisation is for the proxy, as in the Makefile.
-    CARGO_PROFILE_RELEASE_LTO=thin cargo build --profile "$PROFILE" --locked --target "$target" \
-        --package tulle-cli --package bookinfo --package tulle-cni
-    binaries=${CARGO_TARGET_DIR:-target}/$target/$place
-    image "$arch" "$binaries" tulle tulle
-    image "$arch" "$binaries" tulle-proxy tulle-proxy
-    image "$arch" "$binaries" bookinfo bookinfo
-    image "$arch" "$binaries" tulle-cni tulle-cni
-    # The init container of pods: it makes rules with nft, which is Debian's.
-    image "$arch" "$binaries" tulle-init tulle "${nft[@]}"
-done
+    # The profile is the same, so build scripts, derive macros and libraries with the same features are compiled once:
+    # cargo takes another kind of link-time optimisation for another library.
+    cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-cli --package bookinfo --package tulle-cni
+    images "$arch" "${CARGO_TARGET_DIR:-target}/$target/$place" "${root[@]}"
+}
+
+if [[ $STATIC ]]; then
+    for arch in "${architectures[@]}"; do static "$arch"; done
+    kind=static
+else
+    built
+    kind="with this machine's C library"
+fi
 
 index() { # NAME
     local parts=()
-    for arch in $ARCHITECTURES; do
-        parts+=("build/images/$arch/$1.tar")
+    for arch in "${architectures[@]}"; do
+        parts+=("$IMAGES/$arch/$1.tar")
     done
-    python3 -B scripts/oci-index.py --output "build/images/$1.tar" "${parts[@]}"
+    python3 -B scripts/oci-index.py --registry "$REGISTRY" --output "$IMAGES/$1.tar" "${parts[@]}"
 }
 index bookinfo >/dev/null
-cat >build/images/values.yaml <<END
+cat >"$IMAGES/values.yaml" <<END
 # The images of $(git describe --always --dirty 2>/dev/null || echo "$version"), for a registry that has them.
 images:
+  registry: "$REGISTRY"
   controller: { digest: "$(index tulle)" }
   proxy: { digest: "$(index tulle-proxy)" }
   init: { digest: "$(index tulle-init)" }
   cni: { digest: "$(index tulle-cni)" }
 END
-for arch in $ARCHITECTURES; do
-    rm -r "build/images/$arch"
+for arch in "${architectures[@]}"; do
+    rm -r "${IMAGES:?}/$arch"
 done
-echo "build/images: tulle, tulle-proxy, tulle-init, tulle-cni and bookinfo $version for $ARCHITECTURES; values.yaml has the digests"
+stat --format '%n %s' "$IMAGES"/*.tar | awk '{printf "%s: %.1f MiB\n", $1, $2 / 1048576}'
+echo "$IMAGES: tulle, tulle-proxy, tulle-init, tulle-cni and bookinfo $version for ${architectures[*]}, $kind;" \
+    "values.yaml has their registry ($REGISTRY) and digests"

@@ -15,6 +15,8 @@ import tarfile
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 oci = importlib.import_module("oci-image")
 
+# Has the name that containerd and podman give an image when they load it.
+NAME = "io.containerd.image.name"
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
@@ -37,9 +39,12 @@ def merge(images):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True)
+    parser.add_argument("--registry", default="localhost", metavar="HOST/PATH", help="that the image is named for")
     parser.add_argument("images", nargs="+", metavar="IMAGE")
     options = parser.parse_args()
     blobs, index, names = merge(options.images)
+    _, _, name = names[NAME].rpartition("/")
+    names[NAME] = f"{options.registry}/{name}"
     outer = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [oci.descriptor(INDEX, index, annotations=names)]}
     image = oci.pack(
         [

@@ -13,6 +13,8 @@ OF = {
     "tests/kube/gateway_api_mesh": ("Gateway API conformance of the mesh", "docs/conformance.md"),
     "tests/kube/gateway_life": ("changes of a Gateway lose no request", "docs/kubernetes/gateways.md"),
     "tests/kube/helm": ("the charts install what `tulle install` prints", "docs/kubernetes/install.md"),
+    "tests/kube/images": ("an image that a node cannot get is named at once, at installation and by `tulle check`",
+                          "docs/kubernetes/install.md"),
     "tests/kube/ingress": ("Ingresses are served by Kubernetes' rules", "docs/kubernetes/ingress.md"),
     "tests/kube/issuers": ("cert-manager signs workloads' certificates", "docs/certificates.md"),
     "tests/kube/joining": ("a namespace joins while it is called, and becomes strict by a command",

@@ -1,7 +1,10 @@
-"""Images of several architectures are what OCI's image-spec says: everything named is there, as it is named."""
+"""Images are what OCI's image-spec says: everything named is there, as it is named."""
 
 import hashlib
+import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +18,61 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 def run(script, *arguments):
     command = [sys.executable, "-B", SCRIPTS / script, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def files_in(tar):
+    return {m.name: tar.extractfile(m).read() for m in tar.getmembers() if m.isfile()}
+
+
+def blob(files, described):
+    return files["blobs/sha256/" + described["digest"].removeprefix("sha256:")]
+
+
+def build(**settings):
+    """scripts/build-images.sh with these settings, and none of who runs the tests."""
+    others = {k: v for k, v in os.environ.items() if k not in ("ARCH", "STATIC", "REGISTRY", "PROFILE", "IMAGES")}
+    return subprocess.run([SCRIPTS / "build-images.sh"], capture_output=True, text=True, check=False,
+                          env={**others, **settings})
+
+
+class Build(unittest.TestCase):
+    def test_a_setting_that_makes_no_image_is_refused(self):
+        for settings, said in (({"ARCH": "riscv64"}, "amd64 and arm64"), ({"REGISTRY": 'r/"x'}, "HOST/PATH")):
+            done = build(**settings)
+            self.assertEqual((done.returncode, done.stdout), (64, ""), done)
+            self.assertIn(said, done.stderr)
+
+    @unittest.skipUnless(Path("/usr/sbin/nft").exists(), "tulle-init holds nft")
+    def test_images_to_try_hold_the_programs_that_are_built_and_their_libraries(self):
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            (place / "release").mkdir()
+            missing = build(CARGO_TARGET_DIR=directory, IMAGES=str(place / "images"))
+            self.assertEqual(missing.returncode, 1)
+            self.assertIn("release/tulle:", missing.stderr)
+            for program in ("tulle", "tulle-proxy", "tulle-cni", "bookinfo"):
+                shutil.copy("/bin/true", place / "release" / program)
+            done = build(CARGO_TARGET_DIR=directory, IMAGES=str(place / "images"), REGISTRY="r.example:5000/mesh")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            values = (place / "images/values.yaml").read_text()
+            self.assertIn('registry: "r.example:5000/mesh"', values)
+            for name, value in (("tulle", "controller"), ("tulle-proxy", "proxy"), ("tulle-init", "init"),
+                                ("tulle-cni", "cni"), ("bookinfo", None)):
+                with tarfile.open(place / f"images/{name}.tar") as tar:
+                    blobs = files_in(tar)
+                (outer,) = json.loads(blobs["index.json"])["manifests"]
+                reference = outer["annotations"]["io.containerd.image.name"]
+                self.assertRegex(reference, rf"^r\.example:5000/mesh/{name}:[0-9.]+$")
+                if value:
+                    self.assertIn(f'{value}: {{ digest: "{outer["digest"]}" }}', values)
+                (described,) = json.loads(blob(blobs, outer))["manifests"]
+                (layer,) = json.loads(blob(blobs, described))["layers"]
+                with tarfile.open(fileobj=io.BytesIO(blob(blobs, layer))) as tar:
+                    held = files_in(tar)
+                program = "tulle" if name == "tulle-init" else name
+                self.assertEqual(held[f"usr/local/bin/{program}"], Path("/bin/true").read_bytes())
+                self.assertTrue(any("/libc.so" in f for f in held), held.keys())
+                self.assertEqual("usr/sbin/nft" in held, name == "tulle-init")
 
 
 class Images(unittest.TestCase):
@@ -32,10 +90,10 @@ class Images(unittest.TestCase):
                     "--output", parts[-1])
             digest = run("oci-index.py", "--output", place / "both.tar", *parts)
             with tarfile.open(place / "both.tar") as tar:
-                files = {m.name: tar.extractfile(m).read() for m in tar.getmembers() if m.isfile()}
+                files = files_in(tar)
 
-        def blob(descriptor):
-            data = files["blobs/sha256/" + descriptor["digest"].removeprefix("sha256:")]
+        def checked(descriptor):
+            data = blob(files, descriptor)
             self.assertEqual(descriptor["digest"], "sha256:" + hashlib.sha256(data).hexdigest())
             self.assertEqual(descriptor["size"], len(data))
             return data
@@ -43,14 +101,14 @@ class Images(unittest.TestCase):
         (outer,) = json.loads(files["index.json"])["manifests"]
         self.assertEqual(outer["digest"], digest)
         self.assertEqual(outer["annotations"]["io.containerd.image.name"], "localhost/program:1")
-        manifests = json.loads(blob(outer))["manifests"]
+        manifests = json.loads(checked(outer))["manifests"]
         self.assertEqual([m["platform"]["architecture"] for m in manifests], ["amd64", "arm64"])
         for described in manifests:
-            manifest = json.loads(blob(described))
-            config = json.loads(blob(manifest["config"]))
+            manifest = json.loads(checked(described))
+            config = json.loads(checked(manifest["config"]))
             self.assertEqual(config["architecture"], described["platform"]["architecture"])
             (layer,) = manifest["layers"]
-            blob(layer)
+            checked(layer)
 
 
 if __name__ == "__main__":

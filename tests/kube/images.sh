@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Images of the programs as cargo has just built them, for the test cluster: build/kube-images. The
-# images that users get are static (make images); these take this machine's libraries along, so that
-# no second build is needed. An image whose program has not changed stays. PREVIOUS is an older proxy,
+# Images of the programs as cargo has just built them, for the test cluster: build/kube-images. Like
+# those of `make images` for one architecture they take this machine's libraries along, so that no second build
+# is needed; a release's are static. An image whose program has not changed stays. PREVIOUS is an older proxy,
 # for the test of an upgrade (previous.sh), FORTIO the load of studies. PROFILE=release takes the
 # programs of a release build.
 set -euo pipefail

@@ -107,13 +107,13 @@ pub(crate) enum Command {
     /// Revoke identities and certificates, and show which are revoked
     #[command(subcommand)]
     Identity(Identity),
-    /// Print the Kubernetes objects of Tulle, for `kubectl apply -f -`
+    /// Print the Kubernetes objects of Tulle, for `kubectl apply -f -`, or apply them
     #[command(after_help = examples::INSTALL)]
     Install(Install),
     /// Remove the mesh from a cluster
     #[command(after_help = examples::UNINSTALL)]
     Uninstall(kube::Uninstall),
-    /// Print the Kubernetes objects of this version, with the settings of the installed mesh
+    /// Print or apply the Kubernetes objects of this version, with the settings of the installed mesh
     #[command(after_help = examples::UPGRADE)]
     Upgrade(kube::Upgrade),
     /// Add sidecars to the pods of manifests, or the label that asks for them, and print the
@@ -734,9 +734,11 @@ pub(crate) struct Install {
     #[arg(long)]
     pub(crate) skip_crds: bool,
     #[command(flatten)]
+    pub(crate) applying: kube::Applying,
+    #[command(flatten)]
     pub(crate) issuer: IssuerArgs,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t = ObjectFormat::Yaml)]
+    #[arg(short, long, value_enum, default_value_t = ObjectFormat::Yaml, conflicts_with = "apply")]
     pub(crate) output: ObjectFormat,
 }
 

@@ -65,8 +65,9 @@ Examples:
 /// `tulle install`
 pub(crate) const INSTALL: &str = "\
 Examples:
+  tulle install --apply                                     wait, and say at once which image cannot be had
   tulle install | kubectl apply -f -
-  tulle install --registry registry.example/tulle | kubectl apply -f -
+  tulle install --registry registry.example/tulle --apply
   tulle install --profile strict | kubectl apply -f -
   tulle install --crds-only > crds.yaml
   kubectl label namespace shop tulle.dev/inject=enabled     then restart its pods";
@@ -105,6 +106,7 @@ Examples:
 pub(crate) const UPGRADE: &str = "\
 Examples:
   tulle upgrade --dry-run          show the changes
+  tulle upgrade --apply            wait until the new controller runs
   tulle upgrade | kubectl apply -f -";
 
 /// `tulle inject`

@@ -28,6 +28,9 @@ fn a_wrong_command_line_ends_with_64() {
         &["up", "--inbound-ports", "16000-16099"],
         &["up", "--loopback", "--inbound-ports", "16099-16000"],
         &["up", "--loopback", "--inbound-ports", "443"],
+        &["install", "--timeout", "1m"],
+        &["install", "--apply", "--output", "json"],
+        &["upgrade", "--apply", "--dry-run"],
     ] {
         let answer = mesh.tulle(args);
         assert_eq!(answer.code, 64, "{args:?}: {answer:?}");

@@ -68,6 +68,18 @@ pub(crate) struct Images {
     pub(crate) tag: Option<String>,
 }
 
+/// Options that apply the objects instead of printing them.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Applying {
+    /// Apply the objects with kubectl instead of printing them, and wait until the controller and the CNI plugin run;
+    /// end at once if a node cannot get an image
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// Longest wait of --apply
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m", requires = "apply")]
+    pub(crate) timeout: Duration,
+}
+
 /// `tulle uninstall`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Uninstall {
@@ -94,8 +106,10 @@ pub(crate) struct Upgrade {
     #[command(flatten)]
     pub(crate) images: Images,
     /// Print the changes instead of the objects
-    #[arg(long)]
+    #[arg(long, conflicts_with = "apply")]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) applying: Applying,
     #[command(flatten)]
     pub(crate) format: Output,
 }

@@ -1,8 +1,8 @@
-//! `tulle install`: the objects that a cluster needs, to be piped into `kubectl apply -f -`.
+//! `tulle install`: the objects that a cluster needs, printed for `kubectl apply -f -` or applied.
 
 use super::args::Which;
 use super::cluster::Cluster;
-use super::{has_kubeconfig, present, values};
+use super::{has_kubeconfig, present, rollout, values};
 use crate::args::{Install, ObjectFormat};
 use crate::failure::{OrFail, Result};
 use serde_json::{Value, json};
@@ -13,13 +13,18 @@ use tulle_kube::install::objects;
 /// How long the cluster may take to say what is installed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Prints them. Of a cluster that answers, what must not change by the way stays as it is.
+/// Prints or applies them. Of a cluster that answers, what must not change by the way stays as it is.
 pub(crate) async fn install(which: &Which, args: &Install) -> Result<()> {
     let mut layers: Vec<Value> = args.profile.map(values::profile).into_iter().collect();
     layers.extend(values::layers(&args.chosen, values::options(args)?)?);
-    let present = match args.crds_only {
-        true => None,
-        false => look(which).await?,
+    let cluster = match args.applying.apply {
+        true => Some(Cluster::open(which).await?),
+        false => None,
+    };
+    let present = match &cluster {
+        _ if args.crds_only => None,
+        Some(cluster) => present::find(cluster).await?,
+        None => look(which).await?,
     };
     let choice = match present {
         Some(present) => present.choice(&layers)?,
@@ -30,7 +35,13 @@ pub(crate) async fn install(which: &Which, args: &Install) -> Result<()> {
         (_, true) => objects(&args.namespace, &choice),
         _ => with_kinds(objects(&args.namespace, &choice)),
     };
-    print(&objects, args.output)
+    match &cluster {
+        Some(cluster) => {
+            let text = written(&objects, ObjectFormat::Yaml)?;
+            rollout::apply(cluster, which, (&objects, &text), &args.applying).await
+        }
+        None => print(&objects, args.output),
+    }
 }
 
 /// The mesh that is installed. Objects can be made without a cluster, so one that does not answer is no
@@ -60,6 +71,12 @@ pub(super) fn with_kinds(objects: Vec<Value>) -> Vec<Value> {
 
 /// Prints objects for `kubectl apply -f -`.
 pub(super) fn print(objects: &[Value], format: ObjectFormat) -> Result<()> {
+    crate::output::text(&written(objects, format)?);
+    Ok(())
+}
+
+/// Writes objects as `kubectl` reads them.
+pub(super) fn written(objects: &[Value], format: ObjectFormat) -> Result<String> {
     let mut text = String::new();
     match format {
         ObjectFormat::Yaml => {
@@ -74,6 +91,5 @@ pub(super) fn print(objects: &[Value], format: ObjectFormat) -> Result<()> {
             text = format!("{list:#}\n");
         }
     }
-    crate::output::text(&text);
-    Ok(())
+    Ok(text)
 }

@@ -8,6 +8,7 @@ pub(crate) mod controller;
 mod dashboard;
 mod harden;
 mod identity;
+mod images;
 mod inject;
 pub(crate) mod install;
 mod namespace;
@@ -16,6 +17,7 @@ mod outside;
 mod present;
 mod proxy;
 pub(crate) mod redirect;
+mod rollout;
 mod scrape;
 mod status;
 pub(crate) mod stream;
@@ -53,7 +55,7 @@ pub(crate) async fn run(cli: &Cli) -> Result<Option<ExitCode>> {
         Command::Uninstall(args) => uninstall::uninstall(&cluster().await?, args).await?,
         Command::Namespace(command) => namespace::namespace(&cluster().await?, command).await?,
         Command::Proxy(command) => proxy::proxy(&cluster().await?, command).await?,
-        Command::Upgrade(args) => upgrade::upgrade(&cluster().await?, args).await?,
+        Command::Upgrade(args) => upgrade::upgrade(&cluster().await?, &cli.cluster, args).await?,
         Command::Inject(args) => inject::inject(&cli.cluster, args).await?,
         Command::Stat(args) => traffic::stat(&cluster().await?, args).await?,
         Command::Harden(args) => {

@@ -1,9 +1,9 @@
-//! `tulle upgrade`: what `tulle install` of this version prints, with the settings that are there.
+//! `tulle upgrade`: what `tulle install` of this version prints or applies, with the settings that are there.
 
-use super::args::Upgrade;
+use super::args::{Upgrade, Which};
 use super::cluster::Cluster;
 use super::workloads::text;
-use super::{install, present, values};
+use super::{install, present, rollout, values};
 use crate::args::{Format, ObjectFormat};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
@@ -22,8 +22,8 @@ struct Change {
     to: String,
 }
 
-/// Prints the objects, or with `--dry-run` what they would change.
-pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
+/// Prints or applies the objects, or shows with `--dry-run` what they would change.
+pub(crate) async fn upgrade(cluster: &Cluster, which: &Which, args: &Upgrade) -> Result<()> {
     let options = super::inject::options(cluster).await?;
     let home = options.namespace.clone();
     let path = format!("/apis/apps/v1/namespaces/{home}/deployments/{CONTROLLER}");
@@ -42,6 +42,10 @@ pub(crate) async fn upgrade(cluster: &Cluster, args: &Upgrade) -> Result<()> {
     let mut layers = vec![without_images(given(cluster, &home).await?)];
     layers.extend(values::layers(&args.chosen, values::images(&args.images))?);
     let wanted = install::with_kinds(objects(&home, &present.choice(&layers)?));
+    if args.applying.apply {
+        let text = install::written(&wanted, ObjectFormat::Yaml)?;
+        return rollout::apply(cluster, which, (&wanted, &text), &args.applying).await;
+    }
     if !args.dry_run {
         let format = match args.format.output {
             Format::Json => ObjectFormat::Json,

@@ -334,7 +334,7 @@ fn pod(
         // Nodes and load balancers go on sending it clients until they learn that it ends.
         container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 5 } } });
     }
-    json!({
+    let mut pod = json!({
         "serviceAccountName": account,
         "automountServiceAccountToken": false,
         "terminationGracePeriodSeconds": 30,
@@ -350,5 +350,9 @@ fn pod(
         }],
         "containers": [container],
         "volumes": containers::volumes(),
-    })
+    });
+    if !settings.image_pull_secrets.is_empty() {
+        pod["imagePullSecrets"] = json!(settings.image_pull_secrets);
+    }
+    pod
 }

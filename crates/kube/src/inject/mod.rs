@@ -18,6 +18,7 @@ pub use options::{Resources, is_known_annotation, ports};
 use crate::names;
 use metrics::Scraped;
 use options::Options;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -36,6 +37,9 @@ pub struct Settings {
     /// When images are pulled.
     #[serde(default = "if_not_present")]
     pub image_pull_policy: String,
+    /// Secrets with which gateways' images are pulled. A sidecar's image is pulled with those of its pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<PullSecret>,
     /// `host:port` of the controller, as a pod resolves it.
     pub controller: String,
     /// Trust domain of the sidecars' identities.
@@ -64,6 +68,14 @@ pub struct Settings {
     /// Sidecars answer their pods' DNS. Only the Mesh decides this: [`Settings::of_mesh`].
     #[serde(skip)]
     pub dns: bool,
+}
+
+/// A Secret in the namespace of the pod whose image is pulled with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PullSecret {
+    /// Its name.
+    pub name: String,
 }
 
 impl Settings {

@@ -68,6 +68,7 @@ pub(super) fn templates() -> [Value; 2] {
                     "automountServiceAccountToken": false,
                     "hostNetwork": true,
                     "nodeSelector": { "kubernetes.io/os": "linux" },
+                    "imagePullSecrets": when(set("images.pullSecrets"), value("images.pullSecrets")),
                     "priorityClassName": "system-node-critical",
                     "terminationGracePeriodSeconds": 5,
                     // New nodes and nodes that are not ready get it, too.
@@ -117,11 +118,15 @@ mod tests {
     fn nothing_of_it_unless_it_is_wanted() {
         let text = json!(installed(json!({}))).to_string();
         assert!(!text.contains(CNI) && !text.contains("tulle-repair"));
-        let objects = installed(json!({ "cni": { "enabled": true, "programs": "/x/bin" } }));
+        let objects = installed(json!({
+            "cni": { "enabled": true, "programs": "/x/bin" },
+            "images": { "pullSecrets": [{ "name": "registry" }] },
+        }));
         let daemon_set = objects.iter().find(|o| o["kind"] == "DaemonSet").unwrap();
         let pod = &daemon_set["spec"]["template"]["spec"];
         assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/etc/cni/net.d");
         assert_eq!(pod["volumes"][1]["hostPath"]["path"], "/x/bin");
+        assert_eq!(pod["imagePullSecrets"][0]["name"], "registry");
         // Pods then have no init container with a privilege.
         let text = json!(objects).to_string();
         assert!(text.contains("tulle-repair") && !text.contains("tulle-init:"));

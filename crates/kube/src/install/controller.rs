@@ -66,6 +66,7 @@ fn settings() -> Value {
             "image": image("proxy", "tulle-proxy"),
             "initImage": when(not(set("cni.enabled")), image("init", "tulle-init")),
             "imagePullPolicy": value("images.pullPolicy"),
+            "imagePullSecrets": when(set("images.pullSecrets"), value("images.pullSecrets")),
             "controller": text(&[format!("{CONTROLLER}.").into(), namespace(), port.into()]),
             "trustDomain": value("trustDomain"),
             "nativeSidecar": of_sidecars("nativeSidecar"),
@@ -245,10 +246,14 @@ mod tests {
 
         let digest = format!("sha256:{}", "0".repeat(64));
         let (options, deployment) = read(json!({
-            "images": { "registry": "r", "tag": "1", "proxy": { "repository": "s/p", "digest": digest } },
+            "images": {
+                "registry": "r", "tag": "1", "proxy": { "repository": "s/p", "digest": digest },
+                "pullSecrets": [{ "name": "registry" }],
+            },
             "issuer": { "vault": { "address": "https://v:8200" }, "ca": "authority" },
         }));
         assert_eq!(options.sidecars.image, format!("s/p@{digest}"));
+        assert_eq!(options.sidecars.image_pull_secrets[0].name, "registry");
         assert_eq!(
             options.sidecars.init_image.as_deref(),
             Some("r/tulle-init:1")

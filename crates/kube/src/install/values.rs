@@ -2,6 +2,7 @@
 //!
 //! The comments here are those of the chart's `values.yaml`, and its schema is made of these types.
 
+use crate::inject::PullSecret;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -138,8 +139,8 @@ pub struct Images {
     pub tag: String,
     /// When images are pulled.
     pub pull_policy: PullPolicy,
-    /// Secrets for the controller's image, each as `name: SECRET`. A sidecar's image is pulled with those of
-    /// its own pod.
+    /// Secrets for the images of the controller, the CNI plugin and Gateways, each as `name: SECRET`. They are in the
+    /// namespaces of these pods. A sidecar's image is pulled with the secrets of its own pod.
     pub pull_secrets: Vec<PullSecret>,
     /// `tulle`, the controller.
     pub controller: Image,
@@ -214,14 +215,6 @@ pub enum PullPolicy {
     Always,
     IfNotPresent,
     Never,
-}
-
-/// A Secret in the controller's namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PullSecret {
-    /// Its name.
-    pub name: String,
 }
 
 /// The controller.

@@ -7,6 +7,9 @@ sidecars:
   initImage: "{{ if .Values.images.init.repository }}{{ .Values.images.init.repository }}{{ else }}{{ .Values.images.registry }}/tulle-init{{ end }}{{ if .Values.images.init.digest }}@{{ .Values.images.init.digest }}{{ else }}:{{ if .Values.images.init.tag }}{{ .Values.images.init.tag }}{{ else }}{{ if .Values.images.tag }}{{ .Values.images.tag }}{{ else }}{{ .Chart.AppVersion }}{{ end }}{{ end }}{{ end }}"
 {{- end }}
   imagePullPolicy: {{ toJson .Values.images.pullPolicy }}
+{{- if .Values.images.pullSecrets }}
+  imagePullSecrets: {{ toJson .Values.images.pullSecrets }}
+{{- end }}
   controller: "tulle-controller.{{ .Release.Namespace }}.svc:15010"
   trustDomain: {{ toJson .Values.trustDomain }}
   nativeSidecar: {{ toJson .Values.sidecar.nativeSidecar }}

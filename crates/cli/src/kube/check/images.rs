@@ -2,60 +2,20 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
-use crate::kube::workloads::{items, text};
-use serde_json::Value;
-use std::collections::BTreeMap;
-use tulle_kube::names::{INIT, SIDECAR};
-
-/// Reasons for which a container waits when its image cannot be had, as kubelets give them.
-const REASONS: [&str; 6] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "ImageInspectError",
-    "RegistryUnavailable",
-];
+use crate::kube::images::missing;
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
-    // A node that cannot get an image cannot get it for any of its pods.
-    let mut waiting: BTreeMap<(&str, &str), (Vec<String>, &Value)> = BTreeMap::new();
-    for pod in facts.pods.iter().chain(&facts.own_pods) {
-        let own = text(pod, "/metadata/labels/app.kubernetes.io~1part-of") == "tulle";
-        let statuses = items(pod, "/status/initContainerStatuses")
-            .chain(items(pod, "/status/containerStatuses"));
-        for status in statuses {
-            let of_mesh = own || [INIT, SIDECAR].contains(&text(status, "/name"));
-            if of_mesh && REASONS.contains(&text(status, "/state/waiting/reason")) {
-                let key = (text(status, "/image"), text(pod, "/spec/nodeName"));
-                let name = text(pod, "/metadata/name");
-                let name = format!("{}/{name}", text(pod, "/metadata/namespace"));
-                let (pods, _) = waiting.entry(key).or_insert((Vec::new(), status));
-                pods.push(name);
-            }
-        }
-    }
-    let told = waiting.into_iter().map(|((image, node), (pods, status))| {
-        let reason = text(status, "/state/waiting/reason");
-        let why = match text(status, "/state/waiting/message") {
-            "" => String::new(),
-            message => format!(": {message}"),
-        };
-        let which = match pods.as_slice() {
-            [one] => format!("pod {one}"),
-            [first, ..] => format!("{} pods, such as {first}", pods.len()),
-            [] => String::new(),
-        };
-        format!("{image} on node {node}: {reason}{why} ({which})")
-    });
+    let found = missing(facts.pods.iter().chain(&facts.own_pods));
+    let told = found.iter().map(ToString::to_string).collect();
     let well = "no pod of the mesh waits for one";
-    report.each("TK047", Outcome::Error, told.collect(), well);
+    report.each("TK047", Outcome::Error, told, well);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+    use tulle_kube::names::SIDECAR;
 
     #[test]
     fn image_node_and_reason_are_named_for_every_part_of_the_mesh() {

@@ -227,7 +227,7 @@ pub(super) const ALL: [Known; 95] = [
     known(
         "TK047",
         "images of the mesh",
-        "load the image on the node or put it into the registry: `tulle install --registry` names it; a private one needs a pull secret on the node",
+        "load the image on the node or put it into the registry: `tulle install --registry` names it; a private one needs `images.pullSecrets`, and for a sidecar a secret of its pod",
     ),
     known(
         "TK050",

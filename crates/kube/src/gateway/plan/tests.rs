@@ -21,7 +21,10 @@ pub(super) struct World {
 }
 
 fn settings() -> Settings {
-    let settings = json!({ "image": "tulle-proxy", "controller": "c:15010", "trustDomain": "td" });
+    let settings = json!({
+        "image": "tulle-proxy", "imagePullSecrets": [{ "name": "registry" }],
+        "controller": "c:15010", "trustDomain": "td",
+    });
     serde_json::from_value(settings).unwrap()
 }
 
@@ -144,6 +147,7 @@ fn what_a_gateway_runs_as() {
     assert!(deployment.get("replicas").is_none());
     let pod = &deployment["template"];
     assert_eq!(pod["metadata"]["labels"]["tulle.dev/inject"], "disabled");
+    assert_eq!(pod["spec"]["imagePullSecrets"][0]["name"], "registry");
     let container = &pod["spec"]["containers"][0];
     // The controller would take a container with the sidecar's name for a sidecar.
     assert_ne!(container["name"], crate::names::SIDECAR);
