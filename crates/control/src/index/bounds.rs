@@ -16,7 +16,7 @@ pub(super) fn keep_within(object: &mut Object) -> bool {
     // HTTP routes may be attached to Services of other namespaces: they hold for clients of their own
     // namespace only. TLS and TCP routes cannot tell clients apart. Gateways list their routes.
     let parents = |parents: &mut Vec<ParentRef>| {
-        parents.retain(|p| !super::gateways::is_service(p) || own(&p.name));
+        parents.retain(|p| !is_service(p) || own(&p.name));
     };
     match object {
         Object::TrafficPolicy(m) => targets(&mut m.spec.target_refs),
@@ -47,4 +47,9 @@ pub(super) fn keep_within(object: &mut Object) -> bool {
         Object::Workload(_) => return false,
     }
     true
+}
+
+/// Whether the parent is a Service rather than a Gateway (the default).
+pub(super) fn is_service(parent: &ParentRef) -> bool {
+    parent.kind.as_deref() == Some("Service")
 }

@@ -5,17 +5,13 @@
 //! namespace, and a pod its service account, so neither can refer to another namespace. Endpoints at the
 //! address of another namespace's pod are ignored.
 
-use super::{
-    ClusterGateway, Inputs, ObjectProblem, Output, Unit, egress, inbound, policy, services,
-};
+use super::protocols::protocol;
+use super::{ClusterGateway, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
-use tulle_model::namespaced::{Namespaced, ObjectName};
-use tulle_model::resource::{
-    Action, Balancer, Endpoint, HashKey, Inbound, InboundPort, InboundRule, Locality, Policy,
-    PolicyRule, Protocol, Resource, Service, ServicePort, Traffic,
-};
+use tulle_model::namespaced::Namespaced;
+use tulle_model::resource::{Balancer, Endpoint, HashKey, Locality, ServicePort, Traffic};
 
 /// A Service with its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +85,7 @@ pub struct ClusterPod {
 
 impl ClusterPod {
     /// The service account with its namespace: the source of the pod's identity.
-    fn account(&self) -> Namespaced {
+    pub(super) fn account(&self) -> Namespaced {
         self.name.sibling(&self.account)
     }
 
@@ -108,9 +104,6 @@ impl ClusterPod {
 pub(super) fn called_by_address(pod: &Namespaced) -> Namespaced {
     pod.sibling(&format!("pod/{}", pod.name()))
 }
-
-/// Stands for all ports that nobody declares: a pod may listen on any.
-const ANY: u16 = 0;
 
 /// How much there is of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +219,7 @@ impl Cluster {
         self.pods.get(name)
     }
 
-    fn services_of(&self, pod: &ClusterPod) -> impl Iterator<Item = &ClusterService> {
+    pub(super) fn services_of(&self, pod: &ClusterPod) -> impl Iterator<Item = &ClusterService> {
         let names = self.memberships.get(&pod.name).into_iter().flatten();
         names.filter_map(|name| self.services.get(name))
     }
@@ -305,7 +298,7 @@ impl Cluster {
             let near = Near::of_service(service, ready.iter().map(|(e, _)| *e));
             let made = ServicePort {
                 port: port.port.port,
-                protocol: services::protocol(port.port.protocol(), port.port.port),
+                protocol: protocol(port.port.protocol(), port.port.port),
                 endpoints: ready
                     .iter()
                     .flat_map(|(e, pod)| near.endpoints(e, *pod))
@@ -318,7 +311,7 @@ impl Cluster {
     }
 
     /// The pods that serve a service's port, each with the number it has there.
-    fn served_by<'a>(
+    pub(super) fn served_by<'a>(
         &'a self,
         service: &'a str,
         port: u16,
@@ -329,30 +322,6 @@ impl Cluster {
             let endpoints = ports.flat_map(|p| &p.endpoints);
             endpoints.filter_map(|e| Some((self.pod_at(service, e)?, e.address.port())))
         })
-    }
-
-    /// All services that lead to the same port of the first pod, each with its own number for it.
-    pub(super) fn places(&self, service: &str, port: u16) -> Option<Vec<inbound::Place>> {
-        let (pod, own) = self.served_by(service, port).next()?;
-        // A port that a service leads to is known without the rules.
-        Some(served(self, pod, &[]).remove(&own)?.places)
-    }
-
-    /// The policy of the first pod with this account that serves the service's port, and the number that
-    /// the port has at the pod.
-    pub(super) fn policy(
-        &self,
-        inputs: &Inputs,
-        service: &str,
-        account: &Namespaced,
-        port: u16,
-    ) -> Option<(Policy, u16)> {
-        let mut pods = self.served_by(service, port);
-        let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
-        let rules = rules(inputs, self, pod);
-        let served = served(self, pod, &rules);
-        let accepted = accepts(inputs, self, pod, &served, rules, &mut Vec::new());
-        Some((accepted.policy, own))
     }
 
     /// Endpoints at pods of other namespaces: the service, the address and the pod.
@@ -388,7 +357,7 @@ fn remove<K: Ord>(names: &mut Names<K>, key: &K, name: &Namespaced) {
     }
 }
 
-fn endpoint(address: SocketAddr, pod: Option<&ClusterPod>) -> Endpoint {
+pub(super) fn endpoint(address: SocketAddr, pod: Option<&ClusterPod>) -> Endpoint {
     Endpoint {
         locality: pod.map(|p| p.locality.clone()).unwrap_or_default(),
         ..Endpoint::new(
@@ -463,7 +432,7 @@ impl Near {
 }
 
 /// A place with its node: `region/zone/node`.
-fn on_node(locality: &str, node: &str) -> String {
+pub(super) fn on_node(locality: &str, node: &str) -> String {
     if node.is_empty() {
         return locality.to_owned();
     }
@@ -497,302 +466,4 @@ fn pods_of(service: &ClusterService) -> impl Iterator<Item = Namespaced> {
 /// The addresses of its endpoints.
 pub(super) fn pointed_at(service: &ClusterService) -> BTreeSet<IpAddr> {
     endpoints_of(service).map(|e| e.address.ip()).collect()
-}
-
-/// A pod's own resources: what its sidecar accepts, and the pod itself as a destination for those who
-/// call it by its address (as with a headless service).
-pub(super) fn pod_outputs(
-    inputs: &Inputs,
-    cluster: &Cluster,
-    name: &Namespaced,
-    problems: &mut Vec<ObjectProblem>,
-) -> Vec<Output> {
-    let Some(pod) = cluster.pod(name) else {
-        return Vec::new();
-    };
-    let Ok(owner) = inputs.identity(&pod.account().into()) else {
-        return Vec::new();
-    };
-    let rules = rules(inputs, cluster, pod);
-    let served = served(cluster, pod, &rules);
-    let mut outputs = Vec::new();
-    if pod.sidecar {
-        outputs.push(Output {
-            name: format!("inbound/{name}"),
-            rank: 0,
-            owner: Some(owner.clone()),
-            resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, rules, problems)),
-        });
-    }
-    let own_name = called_by_address(name).to_string();
-    outputs.extend(pod.addresses.iter().map(|ip| Output {
-        name: format!("address/{ip}"),
-        // The address of a Service is a Service's.
-        rank: 1,
-        owner: None,
-        resource: Resource::Alias(own_name.clone()),
-    }));
-    let ports = served.into_iter().map(|(port, served)| ServicePort {
-        port,
-        protocol: services::protocol(served.protocol, port),
-        endpoints: pod
-            .addresses
-            .first()
-            .into_iter()
-            .map(|ip| endpoint(SocketAddr::new(*ip, port), Some(pod)))
-            .collect(),
-        ..Default::default()
-    });
-    outputs.push(Output {
-        name: format!("service/{own_name}"),
-        rank: 0,
-        owner: None,
-        resource: Resource::Service(Service {
-            name: own_name,
-            addresses: pod.addresses.clone(),
-            identities: vec![owner],
-            ports: ports.collect(),
-            ..Default::default()
-        }),
-    });
-    outputs
-}
-
-/// A port that a pod listens on.
-struct Served {
-    /// The protocol that all of its services agree on.
-    protocol: Protocol,
-    /// Why its services do not agree, if so.
-    conflict: Option<String>,
-    /// The services it is a port of, with the number it has there.
-    places: Vec<inbound::Place>,
-}
-
-impl Served {
-    /// Whether an Egress goes through it.
-    fn is_egress_gateway(&self, inputs: &Inputs) -> bool {
-        let mut places = self.places.iter();
-        places.any(|(service, port)| egress::is_gateway(inputs, service, *port))
-    }
-
-    /// The rules of all of its services together.
-    ///
-    /// # Errors
-    /// They contradict each other; the text says which.
-    fn held(&self, inputs: &Inputs) -> Result<Vec<InboundRule>, String> {
-        match &self.conflict {
-            Some(why) => Err(why.clone()),
-            None => inbound::rules(inputs, &self.places),
-        }
-    }
-}
-
-/// The protocol of a port that its pod says is opaque. If a Service says that it is HTTP the port stays so
-/// and is closed, as where two Services disagree: nothing passes unread that somebody wants read.
-fn opaque(
-    pod: &ClusterPod,
-    number: u16,
-    of_services: Protocol,
-    conflict: Option<String>,
-) -> (Protocol, Option<String>) {
-    match of_services {
-        Protocol::Detect => (Protocol::Tcp, conflict),
-        other if other.is_opaque() => (other, conflict),
-        other => {
-            let why = format!(
-                "pod {} says by tulle.dev/opaque-ports that nobody reads port {number}, and a Service of it says \
-                 by appProtocol that it is HTTP: take one of them away",
-                pod.name,
-            );
-            (other, Some(conflict.unwrap_or(why)))
-        }
-    }
-}
-
-/// Returns the ports that are known of a pod: its services lead to them, the pod says something of them, or one of
-/// these rules is about them. Port 0 stands for all others.
-fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTreeMap<u16, Served> {
-    let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
-    for service in cluster.services_of(pod) {
-        for port in &service.ports {
-            let own = port.endpoints.iter();
-            let own = own.filter(|e| e.pod.as_deref() == Some(pod.name.name()));
-            // Slices that somebody writes may lead to several ports of a pod, and each is this Service's.
-            let numbers: BTreeSet<u16> = own.map(|e| e.address.port()).collect();
-            for number in numbers {
-                said.entry(number).or_default().push((service, &port.port));
-            }
-        }
-    }
-    // A rule may be about a port that nobody declares. Of others it is known that they are any.
-    let mut known: Vec<u16> = [&*pod.ports, &*pod.opaque, &*pod.direct].concat();
-    let declared: BTreeSet<u16> = cluster.services_of(pod).flat_map(numbers).collect();
-    let of_rules = rules.iter().flat_map(|(rule, _)| &rule.ports);
-    known.extend(of_rules.filter(|port| !declared.contains(port)));
-    known.push(ANY);
-    for port in known {
-        said.entry(port).or_default();
-    }
-    let served = said.into_iter().map(|(number, said)| {
-        let (mut protocol, mut conflict) = services::common_protocol(&said);
-        if pod.opaque.contains(&number) {
-            (protocol, conflict) = opaque(pod, number, protocol, conflict);
-        }
-        let places = said.iter();
-        let places = places.map(|(service, port)| (service.name.clone().into(), port.port));
-        let served = Served {
-            protocol,
-            conflict,
-            places: places.collect(),
-        };
-        (number, served)
-    });
-    served.collect()
-}
-
-/// Computes what a pod's sidecar accepts. If the services of a port contradict each other, a rule that
-/// denies everybody closes it; the rule's name is the reason.
-fn accepts(
-    inputs: &Inputs,
-    cluster: &Cluster,
-    pod: &ClusterPod,
-    served: &BTreeMap<u16, Served>,
-    rules: Vec<NamedRule<'_>>,
-    problems: &mut Vec<ObjectProblem>,
-) -> Inbound {
-    // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
-    // its clients stay hidden.
-    let address = pod.addresses.first().copied();
-    let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-    let mut policy = pod_policy(inputs, cluster, pod, served, rules);
-    let service = cluster.services_of(pod).next().map(|s| &s.name);
-    let mut ports = Vec::with_capacity(served.len());
-    let object = format!("service/{}", service.unwrap_or(&pod.name));
-    for (number, served) in served {
-        let egress = pod.egress_gateway || served.is_egress_gateway(inputs);
-        let mut held = served.held(inputs);
-        if let Some(rule) = held.iter().flatten().next().filter(|_| egress) {
-            let gateway = match pod.egress_gateway {
-                true => "it is an egress gateway's",
-                false => "an Egress makes it an egress gateway",
-            };
-            held = Err(format!(
-                "{gateway}, and {} is about requests, which tunnels hide: take one of them away",
-                rule.name
-            ));
-        }
-        let (rules, deny) = policy::or_closing(held, *number, &object, problems);
-        policy.rules.extend(deny);
-        ports.push(InboundPort {
-            egress,
-            connection_limit: inbound::connection_limit(inputs, &served.places),
-            rules,
-            ..InboundPort::new(*number, served.protocol, SocketAddr::new(address, *number))
-        });
-    }
-    // A label for logs and metrics; no decision depends on it.
-    Inbound {
-        service: service.unwrap_or(&pod.name).to_string(),
-        ports,
-        policy,
-        locality: on_node(&pod.locality, &pod.node),
-    }
-}
-
-/// A rule with the name of its service; `None`: it is a rule of the pod's account.
-type NamedRule<'a> = (PolicyRule, Option<&'a Namespaced>);
-
-/// Returns the rules of a pod's account and of its services.
-fn rules<'a>(inputs: &Inputs, cluster: &'a Cluster, pod: &'a ClusterPod) -> Vec<NamedRule<'a>> {
-    let of_account = policy::of_identity(inputs, &pod.account().into());
-    let of_services = cluster.services_of(pod).flat_map(|service| {
-        let name = ObjectName::InNamespace(service.name.clone());
-        let rules = policy::of_service(inputs, &name).into_iter();
-        rules.map(move |rule| (rule, Some(&service.name)))
-    });
-    let of_account = of_account.into_iter().map(|rule| (rule, None));
-    of_account.chain(of_services).collect()
-}
-
-/// The numbers that a service has for its ports.
-fn numbers(service: &ClusterService) -> impl Iterator<Item = u16> {
-    service.ports.iter().map(|p| p.port.port)
-}
-
-/// Computes who may call a pod: each of its services decides about its own ports, policies of the
-/// service account about all of them.
-fn pod_policy(
-    inputs: &Inputs,
-    cluster: &Cluster,
-    pod: &ClusterPod,
-    served: &BTreeMap<u16, Served>,
-    rules: Vec<NamedRule<'_>>,
-) -> Policy {
-    let ports = OwnPorts {
-        served,
-        declared: cluster.services_of(pod).flat_map(numbers).collect(),
-    };
-    let mut all = Policy {
-        permissive: policy::is_permissive(inputs),
-        rules: Vec::new(),
-    };
-    let rules = rules.into_iter();
-    for rule in rules.filter_map(|(rule, service)| ports.rule(rule, service)) {
-        if !all.rules.contains(&rule) {
-            all.rules.push(rule);
-        }
-    }
-    all
-}
-
-/// Translates ports of services, which objects name, into the ports that the pod listens on.
-struct OwnPorts<'a> {
-    served: &'a BTreeMap<u16, Served>,
-    /// Port numbers of all its services.
-    declared: BTreeSet<u16>,
-}
-
-impl OwnPorts<'_> {
-    /// Translates a rule of a service, or of the pod's account if `service` is `None`. Returns `None` if
-    /// the rule is about no port of the pod.
-    fn rule(&self, mut rule: PolicyRule, service: Option<&Namespaced>) -> Option<PolicyRule> {
-        let denies = matches!(rule.action, Action::Deny | Action::AuditDeny);
-        let mut all = self.served.values();
-        if rule.ports.is_empty() && (denies || all.all(|served| is_of(served, service))) {
-            return Some(rule);
-        }
-        let own = self.served.iter().filter(|(number, served)| {
-            let mut wanted = rule.ports.iter();
-            match rule.ports.is_empty() {
-                true => is_of(served, service),
-                false => wanted.any(|wanted| self.is_meant(*wanted, **number, served, service)),
-            }
-        });
-        rule.ports = own.map(|(number, _)| *number).collect();
-        (!rule.ports.is_empty()).then_some(rule)
-    }
-
-    /// Whether a rule that names the port `wanted` means this port of the pod. A rule may name the pod's
-    /// own number only if no service of the pod has a port of that number.
-    fn is_meant(
-        &self,
-        wanted: u16,
-        number: u16,
-        served: &Served,
-        service: Option<&Namespaced>,
-    ) -> bool {
-        let own = number == wanted && !self.declared.contains(&wanted) && is_of(served, service);
-        let mut places = served.places.iter();
-        own || places.any(|(name, port)| {
-            *port == wanted && service.is_none_or(|s| name.namespaced() == Some(s))
-        })
-    }
-}
-
-/// Whether rules of a service may be about a port: the service leads to it, or no service does. Rules of
-/// the pod's account (`None`) may be about all ports.
-fn is_of(served: &Served, service: Option<&Namespaced>) -> bool {
-    let mut places = served.places.iter();
-    served.places.is_empty()
-        || service.is_none_or(|service| places.any(|(name, _)| name.namespaced() == Some(service)))
 }

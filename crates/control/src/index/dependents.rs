@@ -1,7 +1,7 @@
 //! Which units an object has a part in, as things stand. An edit asks before and after it.
 
 use super::inputs::{identity_name_of, service_of};
-use super::{Inputs, Unit, gateways};
+use super::{Inputs, Unit, bounds};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{
     AccessSpec, EgressSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, JwtProviderSpec, JwtSpec,
@@ -125,7 +125,7 @@ fn targeted(inputs: &Inputs, refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
 
 fn parents(inputs: &Inputs, parents: Option<&Vec<ParentRef>>, dirty: &mut Dirty) {
     for parent in parents.into_iter().flatten() {
-        match gateways::is_service(parent) {
+        match bounds::is_service(parent) {
             true => service(inputs, &parent.name, dirty),
             false => gateway(inputs, &parent.name, dirty),
         }

@@ -1,5 +1,6 @@
 //! Gateways and routes (Gateway API) to gateways and routes of proxies.
 
+use super::bounds::is_service;
 use super::inputs::Objects;
 use super::{Inputs, ObjectProblem, Output, inbound, policy};
 use std::collections::BTreeSet;
@@ -31,30 +32,6 @@ pub struct Attachment {
     pub route: String,
     /// Name of the listener.
     pub listener: String,
-}
-
-/// The hosts that a listener and a route have in common, most of them as the route names them; `None`:
-/// they have none. No hostname means every host.
-pub fn common_hosts(listener: &str, route: &[String]) -> Option<Vec<String>> {
-    let listener = listener.to_ascii_lowercase();
-    if route.is_empty() {
-        let own = Some(listener).filter(|l| !l.is_empty());
-        return Some(own.into_iter().collect());
-    }
-    let within = |host: &str, pattern: &str| match pattern.strip_prefix('*') {
-        Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
-        None => pattern.is_empty() || host == pattern,
-    };
-    let common = route.iter().filter_map(|host| {
-        let host = host.to_ascii_lowercase();
-        match (within(&host, &listener), within(&listener, &host)) {
-            (true, _) => Some(host),
-            (false, true) => Some(listener.clone()),
-            (false, false) => None,
-        }
-    });
-    let common: Vec<String> = common.collect();
-    (!common.is_empty()).then_some(common)
 }
 
 pub(super) fn outputs(
@@ -220,11 +197,6 @@ fn service_places(parent: &ParentRef, name: &ObjectName) -> Vec<ListenerPort> {
     } else {
         Vec::new()
     }
-}
-
-/// Whether the parent is a Service rather than a Gateway (the default).
-pub(super) fn is_service(parent: &ParentRef) -> bool {
-    parent.kind.as_deref() == Some("Service")
 }
 
 /// Where a route is attached: a port (0: all), and the listener if others share the port.

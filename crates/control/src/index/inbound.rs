@@ -97,14 +97,6 @@ fn inbound(
     }
 }
 
-/// Lists the services that lead to a port, each with its own number for it. On a host there is one; in a
-/// cluster several Services may lead to one port of a pod.
-pub(super) fn places(inputs: &Inputs, service: &ObjectName, port: u16) -> Vec<Place> {
-    let cluster = inputs.cluster.as_ref();
-    let of_pod = cluster.and_then(|c| c.places(service.as_str(), port));
-    of_pod.unwrap_or_else(|| vec![(service.clone(), port)])
-}
-
 /// Whether one of the references means this port.
 pub(super) fn applies_to(
     inputs: &Inputs,

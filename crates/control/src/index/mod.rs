@@ -19,8 +19,10 @@ mod inbound;
 mod inputs;
 mod keys;
 mod mesh;
+mod pods;
 mod policy;
 mod problems;
+mod protocols;
 mod services;
 mod splits;
 mod together;
@@ -30,13 +32,14 @@ pub use certificates::{check_pair, check_roots, expired};
 pub(crate) use cluster::ClusterCounts;
 pub use cluster::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService};
 pub use explain::ExplainError;
-pub use gateways::{Attachment, ClusterGateway, common_hosts};
+pub use gateways::{Attachment, ClusterGateway};
 pub use inputs::{Inputs, PlacedPort, Placement};
 pub use keys::{FetchedKeys, KeySource};
 pub use problems::ObjectProblem;
 
 pub(crate) use inputs::{identity_name_of, service_of};
-pub(crate) use services::port_conflict;
+pub(crate) use protocols::port_conflict;
+pub use together::common_hosts;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -378,7 +381,7 @@ impl Index {
             Unit::Service(name) => services::outputs(inputs, name, problems),
             Unit::Gateway(name) => gateways::outputs(inputs, name, problems),
             Unit::Pod(name) => match &inputs.cluster {
-                Some(cluster) => cluster::pod_outputs(inputs, cluster, name, problems),
+                Some(cluster) => pods::pod_outputs(inputs, cluster, name, problems),
                 None => Vec::new(),
             },
             Unit::Egress => egress::outputs(inputs),

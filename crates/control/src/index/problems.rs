@@ -1,7 +1,7 @@
 //! Finds objects that are each valid and yet do not work together.
 
 use super::inputs::identity_name_of;
-use super::{Index, Unit, certificates, gateways, policy, services};
+use super::{Index, Unit, bounds, certificates, gateways, policy, protocols};
 use std::fmt;
 use std::time::SystemTime;
 use tulle_model::manifest::{self, TargetRef};
@@ -35,7 +35,7 @@ impl Index {
             });
         }
         for service in inputs.services.keys() {
-            if let Some(text) = services::port_conflict(service, inputs.workloads_of(service)) {
+            if let Some(text) = protocols::port_conflict(service, inputs.workloads_of(service)) {
                 report(format!("service/{service}"), text);
             }
         }
@@ -125,7 +125,7 @@ impl Index {
         for (name, route) in own {
             let object = format!("HTTPRoute/{name}");
             for parent in &route.parent_refs {
-                if gateways::is_service(parent) {
+                if bounds::is_service(parent) {
                     if !inputs.knows_service(&parent.name) {
                         let text = format!("its parent, service {}, does not exist", parent.name);
                         report(object.clone(), text);

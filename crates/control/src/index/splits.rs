@@ -111,7 +111,7 @@ pub(super) fn ports(inputs: &Inputs, service: &ObjectName) -> BTreeMap<u16, Serv
             for port in &spec.ports {
                 ports.entry(port.port).or_insert_with(|| ServicePort {
                     port: port.port,
-                    protocol: super::services::protocol(port.protocol(), port.port),
+                    protocol: super::protocols::protocol(port.protocol(), port.port),
                     ..Default::default()
                 });
             }

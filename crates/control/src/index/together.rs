@@ -3,7 +3,6 @@
 //! A sidecar applies the first rule that matches a request. So the rules of two objects become one list
 //! with a rule for each pair: it has the conditions of both and the filters of both.
 
-use super::gateways::common_hosts;
 use tulle_model::letter_case::folded;
 use tulle_model::resource::{Filter, Jwt, JwtProvider, PathMatch, PolicyMatch, RateLimit};
 
@@ -156,6 +155,30 @@ fn hosts(a: &[String], b: &[String]) -> Option<Vec<String>> {
         }
     }
     (!both.is_empty()).then_some(both)
+}
+
+/// The hosts that a listener and a route have in common, most of them as the route names them; `None`:
+/// they have none. No hostname means every host.
+pub fn common_hosts(listener: &str, route: &[String]) -> Option<Vec<String>> {
+    let listener = listener.to_ascii_lowercase();
+    if route.is_empty() {
+        let own = Some(listener).filter(|l| !l.is_empty());
+        return Some(own.into_iter().collect());
+    }
+    let within = |host: &str, pattern: &str| match pattern.strip_prefix('*') {
+        Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
+        None => pattern.is_empty() || host == pattern,
+    };
+    let common = route.iter().filter_map(|host| {
+        let host = host.to_ascii_lowercase();
+        match (within(&host, &listener), within(&listener, &host)) {
+            (true, _) => Some(host),
+            (false, true) => Some(listener.clone()),
+            (false, false) => None,
+        }
+    });
+    let common: Vec<String> = common.collect();
+    (!common.is_empty()).then_some(common)
 }
 
 /// Intersects two path conditions that are not regular expressions; `None`: nothing is left.

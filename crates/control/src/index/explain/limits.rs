@@ -1,7 +1,7 @@
 //! Explains what applies to a call on its way: filters, limits, timeouts, retries.
 
 use super::Call;
-use crate::index::{Index, inbound, services};
+use crate::index::{Index, inbound, pods, services};
 use std::time::Duration;
 use tulle_api::v1;
 use tulle_model::resource::{Breaker, Filter, RateLimit, Retry, RouteRule, Traffic};
@@ -47,7 +47,7 @@ impl Index {
             if let Some(traffic) = services::traffic(inputs, &service, *port) {
                 limits(&of, &traffic, answer);
             }
-            let places = inbound::places(inputs, &service, *port);
+            let places = pods::places(inputs, &service, *port);
             if let Some(limit) = inbound::connection_limit(inputs, &places) {
                 let text = format!("{of}{}, of connections", rate(&limit));
                 answer.limits.push(text);

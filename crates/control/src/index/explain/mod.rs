@@ -13,12 +13,12 @@ mod verdict;
 
 use super::inputs::{identity_name_of, service_of};
 use super::{Index, services};
-use routes::Way;
 use std::fmt;
 use std::net::IpAddr;
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::namespaced::ObjectName;
+use verdict::Way;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Explains which policies decide about a call.
 
 use super::Call;
-use super::routes::{Way, path_rank, whole};
-use super::verdict::{self, Considered, Found, Outcome};
-use crate::index::{Index, policy, services};
+use super::routes::{path_rank, whole};
+use super::verdict::{self, Considered, Found, Outcome, Way};
+use crate::index::{Index, pods, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::letter_case::folded;
@@ -118,7 +118,7 @@ impl Index {
         // The sidecars' own policy, if there are pods.
         let at_pods = match (&inputs.cluster, &identity) {
             (Some(cluster), ObjectName::InNamespace(account)) => {
-                cluster.policy(inputs, service.as_str(), account, call.port)
+                pods::pod_policy_at(inputs, cluster, service.as_str(), account, call.port)
             }
             _ => None,
         };

@@ -1,32 +1,12 @@
 //! Where a call goes.
 
 use super::Call;
+use super::verdict::Way;
 use crate::index::{Index, gateways, splits};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::pattern;
 use tulle_model::resource::{PathMatch, Route, RouteMatch, RouteRule, Service, Target};
-
-/// Where a call may go.
-#[derive(Default)]
-pub(super) struct Way {
-    /// Services and their ports.
-    pub(super) destinations: Vec<(String, u16)>,
-    /// The route or split that names them; empty: it is the service that is called.
-    pub(super) by: String,
-    /// An HTTP route names them, so that a missing one is answered with 500.
-    pub(super) by_rule: bool,
-}
-
-impl Way {
-    /// The way that leads to the service itself.
-    pub(super) fn straight(service: &str, port: u16) -> Self {
-        Self {
-            destinations: vec![(service.to_owned(), port)],
-            ..Self::default()
-        }
-    }
-}
 
 impl Index {
     /// Follows routes and splits.

@@ -1,10 +1,30 @@
 //! Turns what is found at each destination into one answer.
 
 use super::Call;
-use super::routes::Way;
 use std::collections::BTreeMap;
 use tulle_api::v1;
 use tulle_model::manifest::NO_ENDPOINT;
+
+/// Where a call may go.
+#[derive(Default)]
+pub(super) struct Way {
+    /// Services and their ports.
+    pub(super) destinations: Vec<(String, u16)>,
+    /// The route or split that names them; empty: it is the service that is called.
+    pub(super) by: String,
+    /// An HTTP route names them, so that a missing one is answered with 500.
+    pub(super) by_rule: bool,
+}
+
+impl Way {
+    /// The way that leads to the service itself.
+    pub(super) fn straight(service: &str, port: u16) -> Self {
+        Self {
+            destinations: vec![(service.to_owned(), port)],
+            ..Self::default()
+        }
+    }
+}
 
 /// The outcome of a call at one destination.
 pub(super) struct Found {
