@@ -53,8 +53,11 @@ pub enum Command {
     /// Finish open exchanges and take nothing new; answered when done.
     Drain(oneshot::Sender<()>),
     /// Something that modules above know how to do.
-    Do(Box<dyn FnOnce(&Rc<Worker>) + Send>),
+    Do(WorkerTask),
 }
+
+/// Something to be done in a worker's thread.
+pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
 
 /// Once set, its listener is to be closed. The answer is given when it is.
 pub type Closing = Rc<OnceCell<Arc<Answer>>>;
