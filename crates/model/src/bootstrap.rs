@@ -7,7 +7,6 @@
 use crate::identity::SpiffeId;
 use crate::resource::{Egress, Gateway, Inbound, MeshSettings, Service};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
@@ -90,14 +89,14 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Returns the names of the gateways that this proxy serves.
-    pub fn gateway_names(&self) -> BTreeSet<String> {
+    /// Returns the names of the gateways that this proxy serves; one with several listeners may come more than once.
+    pub fn gateway_names(&self) -> impl Iterator<Item = &str> {
         let configured = self.listeners.iter().filter_map(|l| match &l.kind {
             ListenerKind::Gateway { gateway, .. } => Some(gateway.as_str()),
             _ => None,
         });
         let passed = self.gateway_sockets.map(|_| self.identity.name());
-        configured.chain(passed).map(str::to_owned).collect()
+        configured.chain(passed)
     }
 }
 

@@ -14,6 +14,7 @@ pub mod passing;
 pub mod places;
 pub mod socket;
 pub mod splice;
+pub mod thread;
 
 pub use buffer::Buf;
 pub use deadline::{Deadline, Deadlines};

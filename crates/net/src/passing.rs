@@ -2,18 +2,18 @@
 //! who serves it.
 //!
 //! A message names an address and carries one listening socket for each worker. Without sockets it says that the address
-//! is to be closed. The receiver answers each message with one line, empty or the reason of a failure, before the next
-//! message is sent.
+//! is to be closed. The receiver answers each message with one byte when it has done so, before the next message is sent.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
@@ -21,8 +21,6 @@ use tokio::net::UnixStream;
 pub const MOST: usize = 253;
 /// More than the text of an address has.
 const LONGEST_ADDRESS: usize = 64;
-/// The part of a reason that is passed on.
-const LONGEST_ANSWER: usize = 256;
 
 /// An address with its listening sockets.
 #[derive(Debug)]
@@ -31,21 +29,33 @@ pub struct PassedAddress {
     pub address: SocketAddr,
     /// A listening socket for each worker; none: the address is to be closed.
     pub sockets: Vec<TcpListener>,
+    /// Answers the message when the last one who has it drops it.
+    pub answer: Arc<Answer>,
+}
+
+/// Answers a message when dropped.
+#[derive(Debug)]
+pub struct Answer(StdUnixStream);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // A sender that is gone needs none.
+        let _ = self.0.write_all(&[0]);
+    }
 }
 
 /// Returns the Unix socket that this process inherited under a number.
 ///
 /// # Errors
 /// Nothing is open under the number, or it is no Unix socket.
-pub fn inherited(number: u16) -> io::Result<UnixStream> {
+pub fn inherited(number: u16) -> io::Result<StdUnixStream> {
     // SAFETY: borrowed for the next call only, which fails harmlessly if nothing is open under the number.
     #[allow(unsafe_code)]
     let borrowed = unsafe { BorrowedFd::borrow_raw(number.into()) };
     // A copy: whoever else may have a handle of that number keeps it.
     let socket = StdUnixStream::from(borrowed.try_clone_to_owned()?);
     socket.local_addr()?;
-    socket.set_nonblocking(true)?;
-    UnixStream::from_std(socket)
+    Ok(socket)
 }
 
 /// Passes the sockets of an address on, or says that it is to be closed.
@@ -67,70 +77,50 @@ pub async fn pass(to: &UnixStream, address: SocketAddr, sockets: &[TcpListener])
     to.async_io(Interest::WRITABLE, send).await.map(drop)
 }
 
-/// Receives the next message; none: the sender is gone.
+/// Waits for the next message; none: the sender is gone.
 ///
 /// # Errors
 /// It cannot be received or is no such message, or this process may open too few files for its sockets.
-pub async fn receive(from: &UnixStream) -> io::Result<Option<PassedAddress>> {
+pub fn receive(from: &StdUnixStream) -> io::Result<Option<PassedAddress>> {
     let mut text = [0; LONGEST_ADDRESS];
-    let read = || {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut text = [IoSliceMut::new(&mut text)];
-        let received = recvmsg(from, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        let mut sockets = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                sockets.extend(files.map(TcpListener::from));
-            }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut text)];
+    let received = recvmsg(from, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut sockets = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            sockets.extend(files.map(TcpListener::from));
         }
-        match received.flags.contains(ReturnFlags::CTRUNC) {
-            true => Err(io::Error::other("too few open files for its sockets")),
-            false => Ok((received.bytes, sockets)),
-        }
-    };
-    let (length, sockets) = from.async_io(Interest::READABLE, read).await?;
-    if length == 0 {
+    }
+    if received.bytes == 0 {
         return Ok(None);
     }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::other("too few open files for its sockets"));
+    }
     let address = text
-        .get(..length)
+        .get(..received.bytes)
         .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok())
         .ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Some(PassedAddress { address, sockets }))
-}
-
-/// Answers a message: done, or why not.
-///
-/// # Errors
-/// The sender is gone.
-pub async fn answer(to: &UnixStream, done: &Result<(), String>) -> io::Result<()> {
-    let reason = done.as_ref().err().map_or("", String::as_str).as_bytes();
-    let mut line = reason.get(..LONGEST_ANSWER).unwrap_or(reason).to_vec();
-    line.push(b'\n');
-    to.writable().await?;
-    to.try_write(&line).map(drop)
+    Ok(Some(PassedAddress {
+        address,
+        sockets,
+        answer: Arc::new(Answer(from.try_clone()?)),
+    }))
 }
 
 /// Waits for the answer to the last message.
 ///
 /// # Errors
 /// The receiver is gone.
-pub async fn answered(from: &UnixStream) -> io::Result<Result<(), String>> {
-    let mut line = [0; LONGEST_ANSWER + 1];
+pub async fn answered(from: &UnixStream) -> io::Result<()> {
+    let mut answer = [0];
     loop {
         from.readable().await?;
-        match from.try_read(&mut line) {
+        match from.try_read(&mut answer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(length) => {
-                let line = line.get(..length).unwrap_or_default();
-                let reason = String::from_utf8_lossy(line).trim_end().to_owned();
-                return Ok(if reason.is_empty() {
-                    Ok(())
-                } else {
-                    Err(reason)
-                });
-            }
+            Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -144,9 +134,16 @@ mod tests {
     use std::net::{Ipv4Addr, TcpStream};
     use std::os::fd::AsRawFd;
 
+    /// The supervisor's end, and that of the proxy.
+    fn pair() -> (UnixStream, StdUnixStream) {
+        let (ours, theirs) = StdUnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (UnixStream::from_std(ours).unwrap(), theirs)
+    }
+
     #[tokio::test]
     async fn clients_that_the_sender_accepted_none_of_are_served_by_the_receiver() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = pair();
         let first = socket::open((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = first.local_addr().unwrap();
         let sockets = vec![first, socket::open(address).unwrap()];
@@ -155,7 +152,7 @@ mod tests {
             .collect();
         pass(&ours, address, &sockets).await.unwrap();
         drop(sockets);
-        let passed = receive(&theirs).await.unwrap().unwrap();
+        let passed = receive(&theirs).unwrap().unwrap();
         assert_eq!((passed.address, passed.sockets.len()), (address, 2));
         let accepted: usize = passed
             .sockets
@@ -171,24 +168,26 @@ mod tests {
 
     #[tokio::test]
     async fn messages_and_answers_alternate_until_one_side_is_gone() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = pair();
         let address = "[fe80::1%4294967295]:65535".parse().unwrap();
         pass(&ours, address, &[]).await.unwrap();
-        let passed = receive(&theirs).await.unwrap().unwrap();
+        let passed = receive(&theirs).unwrap().unwrap();
         assert!(passed.address == address && passed.sockets.is_empty());
-        for done in [Ok(()), Err("no room".to_owned())] {
-            answer(&theirs, &done).await.unwrap();
-            assert_eq!(answered(&ours).await.unwrap(), done);
-        }
-        answer(&theirs, &Err("x".repeat(1000))).await.unwrap();
-        let cut = answered(&ours).await.unwrap().unwrap_err();
-        assert_eq!(cut.len(), LONGEST_ANSWER);
+        let another = passed.answer.clone();
+        drop(passed);
+        let mut byte = [0];
+        assert!(
+            ours.try_read(&mut byte).is_err(),
+            "not everybody has done it"
+        );
+        drop(another);
+        answered(&ours).await.unwrap();
 
         ours.try_write(b"nowhere").unwrap();
-        assert!(receive(&theirs).await.is_err());
+        assert!(receive(&theirs).is_err());
         drop(ours);
-        assert!(receive(&theirs).await.unwrap().is_none());
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert!(receive(&theirs).unwrap().is_none());
+        let (ours, theirs) = pair();
         drop(theirs);
         assert!(answered(&ours).await.is_err());
         assert!(pass(&ours, address, &[]).await.is_err());
@@ -196,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn more_sockets_than_the_kernel_passes_are_refused() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (ours, _theirs) = pair();
         let one = socket::open((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = one.local_addr().unwrap();
         let many = |count| -> Vec<TcpListener> {
@@ -209,12 +208,12 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_unix_socket_is_inherited() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = pair();
         let number = |file: i32| u16::try_from(file).unwrap();
         let copy = inherited(number(theirs.as_raw_fd())).unwrap();
         drop(theirs);
-        answer(&copy, &Ok(())).await.unwrap();
-        assert_eq!(answered(&ours).await.unwrap(), Ok(()));
+        drop(Answer(copy));
+        answered(&ours).await.unwrap();
         let other = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert!(inherited(number(other.as_raw_fd())).is_err());
         assert!(inherited(u16::MAX).is_err());

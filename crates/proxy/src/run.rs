@@ -12,8 +12,7 @@ use crate::control::file::Source;
 use crate::control::publish::{Current, Publisher};
 use crate::dns;
 use crate::export::spans::Exporter;
-use crate::listener::accept;
-use crate::listener::passed::{self, ListenerChange};
+use crate::listener::{accept, passed};
 use crate::serve::spread::{self, SlotSeed};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::span::Totals;
@@ -21,7 +20,6 @@ use crate::worker::{Command, Worker};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
@@ -29,7 +27,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
-use tulle_net::{memory, passing, socket};
+use tulle_net::{memory, passing, socket, thread};
 
 /// Tasks a worker runs before it polls for events: enough that a burst leaves in one write per
 /// connection.
@@ -45,8 +43,6 @@ pub enum StartError {
     Config(String),
     /// A listener could not be bound.
     Listen(SocketAddr, std::io::Error),
-    /// Listening sockets cannot be received over the inherited descriptor of this number.
-    Inherited(u16, std::io::Error),
     /// The admin socket could not be created.
     Socket(PathBuf, std::io::Error),
     /// A thread or event loop could not be created.
@@ -61,12 +57,6 @@ impl fmt::Display for StartError {
                 f,
                 "cannot listen on {address}: {error}; is another proxy running? (`ss -ltnp`)"
             ),
-            Self::Inherited(number, error) => {
-                write!(
-                    f,
-                    "`gatewaySockets`: no Unix socket is inherited as descriptor {number}: {error}"
-                )
-            }
             Self::Socket(path, error) => write!(f, "cannot make {}: {error}", path.display()),
             Self::System(error) => write!(f, "cannot start a worker: {error}"),
         }
@@ -96,10 +86,11 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             .map_err(|e| StartError::Listen(listener.address, e))?;
     }
     let gateway_sockets = match bootstrap.gateway_sockets {
-        Some(number) => {
-            let inherited = passing::inherited(number);
-            Some(inherited.map_err(|e| StartError::Inherited(number, e))?)
-        }
+        Some(number) => Some(passing::inherited(number).map_err(|e| {
+            let why =
+                format!("gatewaySockets: descriptor {number} is no inherited Unix socket: {e}");
+            StartError::Config(why)
+        })?),
         None => None,
     };
     let admin_listener = bind(bootstrap.admin).await?;
@@ -140,7 +131,6 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             .for_each(|(all, seed)| all.push(seed));
     }
     let mut workers = Vec::new();
-    let mut followers = Vec::new();
     for (index, slot_seeds) in slot_seeds.into_iter().enumerate() {
         let listeners = bootstrap
             .listeners
@@ -148,9 +138,6 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             .cloned()
             .zip(slot_seeds)
             .collect();
-        let (changes, followed) = mpsc::unbounded_channel();
-        followers.push(changes);
-        let listeners = (listeners, followed);
         let started = start_worker(index, listeners, &current, &log, &spans, lookups.clone());
         workers.push(started.await?);
     }
@@ -169,7 +156,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         log,
         spans: spans.clone(),
         controlled: bootstrap.control.is_some(),
-        gateways: bootstrap.gateway_names().into_iter().collect(),
+        gateways: bootstrap.gateway_names().map(str::to_owned).collect(),
         engine: None,
         dns,
         probes: Some(Arc::new(Probes::new(&bootstrap))),
@@ -185,10 +172,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     }
     if let Some(from) = gateway_sockets {
         let gateway = bootstrap.identity.name().to_owned();
-        tokio::spawn(passed::receive(from, gateway, followers));
-    } else {
-        // Nobody will send, so the workers' tasks end.
-        drop(followers);
+        passed::start(from, gateway, workers.clone()).map_err(StartError::System)?;
     }
     tracing::info!(identity = %bootstrap.identity, workers = count, "started");
     tokio::spawn(release_memory());
@@ -270,10 +254,7 @@ pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
 /// Starts a worker's thread and waits until it listens.
 async fn start_worker(
     index: usize,
-    (listeners, changes): (
-        Vec<(Listener, SlotSeed)>,
-        mpsc::UnboundedReceiver<ListenerChange>,
-    ),
+    listeners: Vec<(Listener, SlotSeed)>,
     current: &Current,
     log: &AccessLog,
     spans: &Arc<Totals>,
@@ -282,36 +263,31 @@ async fn start_worker(
     let (commands, received) = mpsc::unbounded_channel();
     let (ready, started) = oneshot::channel();
     let (current, log, spans) = (current.clone(), log.clone(), spans.clone());
-    std::thread::Builder::new()
-        .name(format!("worker-{index}"))
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .event_interval(TASKS_PER_TURN)
-                .build_local(tokio::runtime::LocalOptions::default());
-            match runtime {
-                Ok(runtime) => runtime.block_on(async {
-                    let worker = Worker::new(current.get(), log, spans, lookups);
-                    let bound = listeners.into_iter().try_for_each(|(listener, seed)| {
-                        let bound = accept::bind(&listener)
-                            .map_err(|e| StartError::Listen(listener.address, e))?;
-                        let closed = Rc::default();
-                        let accept = accept::accept(worker.clone(), bound, listener, seed, closed);
-                        tokio::task::spawn_local(accept);
-                        Ok(())
-                    });
-                    let failed = bound.is_err();
-                    // The starter waits for this answer.
-                    let _ = ready.send(bound);
-                    if !failed {
-                        tokio::task::spawn_local(passed::follow(worker.clone(), changes));
-                        worker.run(received).await;
-                    }
-                }),
-                Err(error) => drop(ready.send(Err(StartError::System(error)))),
-            }
-        })
-        .map_err(StartError::System)?;
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(TASKS_PER_TURN)
+            .build_local(tokio::runtime::LocalOptions::default());
+        match runtime {
+            Ok(runtime) => runtime.block_on(async {
+                let worker = Worker::new(current.get(), log, spans, lookups);
+                let bound = listeners.into_iter().try_for_each(|(listener, seed)| {
+                    let bound = accept::bind(&listener)
+                        .map_err(|e| StartError::Listen(listener.address, e))?;
+                    accept::start(&worker, bound, listener, seed);
+                    Ok(())
+                });
+                let failed = bound.is_err();
+                // The starter waits for this answer.
+                let _ = ready.send(bound);
+                if !failed {
+                    worker.run(received).await;
+                }
+            }),
+            Err(error) => drop(ready.send(Err(StartError::System(error)))),
+        }
+    };
+    thread::start(format!("worker-{index}"), Box::new(run)).map_err(StartError::System)?;
     match started.await {
         Ok(Ok(())) => Ok(commands),
         Ok(Err(error)) => Err(error),

@@ -16,8 +16,9 @@ use crate::upstream::http2::Http2Connection;
 use crate::upstream::outside::{Gateways, Lent};
 use crate::upstream::pools::Pools;
 use crate::upstream::{Lease, Upstream, UpstreamKey};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tulle_model::resource::Target;
 use tulle_net::clock;
+use tulle_net::passing::Answer;
 use tulle_transport::StreamKind;
 
 /// Endpoints of an egress gateway that are tried.
@@ -50,7 +52,15 @@ pub enum Command {
     Endpoints(oneshot::Sender<show::WorkerView>),
     /// Finish open exchanges and take nothing new; answered when done.
     Drain(oneshot::Sender<()>),
+    /// Something that modules above know how to do.
+    Do(WorkerTask),
 }
+
+/// Something to be done in a worker's thread.
+pub type WorkerTask = Box<dyn FnOnce(&Rc<Worker>) + Send>;
+
+/// Once set, its listener is to be closed. The answer is given when it is.
+pub type Closing = Rc<OnceCell<Arc<Answer>>>;
 
 /// A worker: its context, and the pools and destinations that it shares with no other.
 pub struct Worker {
@@ -60,6 +70,8 @@ pub struct Worker {
     pools: Pools,
     in_force: Rc<InForce>,
     http2_clients: RefCell<Vec<Weak<Http2Connection>>>,
+    /// Listeners that can be closed while the worker runs.
+    pub listeners: RefCell<Vec<(SocketAddr, Closing)>>,
     /// When `end_stuck_clients` may wake all tasks again.
     next_wake: Cell<Duration>,
 }
@@ -94,6 +106,7 @@ impl Worker {
             pools: Pools::default(),
             in_force: Rc::default(),
             http2_clients: RefCell::default(),
+            listeners: RefCell::default(),
             next_wake: Cell::default(),
         })
     }
@@ -112,6 +125,7 @@ impl Worker {
                 Command::Outside(reply) => drop(reply.send(self.outside.rows())),
                 Command::Spans(reply) => drop(reply.send(self.spans.take())),
                 Command::Endpoints(reply) => drop(reply.send(self.endpoints())),
+                Command::Do(what) => what(&self),
                 Command::Drain(reply) => {
                     let worker = self.clone();
                     tokio::task::spawn_local(async move {

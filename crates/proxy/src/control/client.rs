@@ -963,8 +963,9 @@ async fn within<T>(
 /// Returns the names this proxy needs from the beginning.
 fn first_names(bootstrap: &Bootstrap, control: &Control) -> BTreeSet<String> {
     let mut names = BTreeSet::from(["mesh".to_owned()]);
-    let gateways = bootstrap.gateway_names().into_iter();
-    names.extend(gateways.map(|gateway| format!("gateway/{gateway}")));
+    for gateway in bootstrap.gateway_names() {
+        names.insert(format!("gateway/{gateway}"));
+    }
     for listener in &bootstrap.listeners {
         match &listener.kind {
             ListenerKind::Upstream { service, .. } => {

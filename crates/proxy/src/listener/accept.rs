@@ -10,8 +10,7 @@ use crate::serve::room::{Room, TooMany, exceeds, number, too_many};
 use crate::serve::spread::{ConnectionGuard, SlotSeed, WorkerSlot};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
-use crate::worker::Worker;
-use std::cell::Cell;
+use crate::worker::{Closing, Worker};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -58,13 +57,26 @@ pub fn is_exact(listener: &Listener) -> bool {
     )
 }
 
-/// Accepts until the worker drains, or is woken when the listener is `closed`.
-pub async fn accept(
+/// Starts to accept in this worker. The listener is closed by what is returned.
+pub fn start(
+    worker: &Rc<Worker>,
+    listener: TcpListener,
+    configured: Listener,
+    seed: SlotSeed,
+) -> Closing {
+    let closing = Closing::default();
+    let accept = accept(worker.clone(), listener, configured, seed, closing.clone());
+    spawn_local(accept);
+    closing
+}
+
+/// Accepts until the worker drains, or until `closing` is set and the worker notified.
+async fn accept(
     worker: Rc<Worker>,
     listener: TcpListener,
     configured: Listener,
     seed: SlotSeed,
-    closed: Rc<Cell<bool>>,
+    closing: Closing,
 ) {
     let kind = match configured.kind {
         ListenerKind::Outbound => Kind::Outbound,
@@ -77,7 +89,7 @@ pub async fn accept(
     let mut spare = Spare::new();
     let mut shedding = Shedding::default();
     loop {
-        if worker.is_draining() || closed.get() {
+        if worker.is_draining() || closing.get().is_some() {
             // A worker that would hand a connection over from now on serves it itself.
             handed.close();
             while let Some(tcp) = handed.recv().await {

@@ -86,9 +86,7 @@ impl AccessLog {
     /// No thread can be started.
     pub fn start() -> std::io::Result<Self> {
         let (lines, queue) = sync_channel(QUEUE);
-        std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || write(&queue))?;
+        tulle_net::thread::start("access-log".into(), Box::new(move || write(&queue)))?;
         Ok(Self {
             lines,
             dropped: Arc::default(),
