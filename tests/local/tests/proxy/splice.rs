@@ -294,7 +294,7 @@ fn without_descriptors_bulk_is_copied() {
     let before = plain.pipes();
     let mut client = plain.connect();
     eventually("it is connected", || app.connections() == 1);
-    // What is open stays open, whatever its number, and the next would have a number above these three.
+    // Open descriptors stay open, whatever their numbers; the next one would have a number above these three.
     let limit = Rlimit {
         current: Some(3),
         maximum: Some(3),
