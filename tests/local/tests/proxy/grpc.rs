@@ -11,7 +11,7 @@ use tests_local::{Http2Client, Http2Server, PATIENCE, Pair, Proxy, request};
 async fn application() -> Http2Server {
     Http2Server::start(|request, mut respond| async move {
         let path = request.uri().path().to_owned();
-        // Who answers before the message has come stops its client from sending it.
+        // An application that answers before the message has come stops its client from sending it.
         let mut message = request.into_body();
         while let Some(Ok(part)) = message.data().await {
             let _ = message.flow_control().release_capacity(part.len());
