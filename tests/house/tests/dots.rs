@@ -1,4 +1,4 @@
-//! Nobody takes the namespace out of a name by cutting a text at a dot (`dots.txt`).
+//! A namespace is never cut out of a name at a dot where `dots.txt` says so.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -22,6 +22,8 @@ pub use install::{await_webhooks, install, install_as, install_with, objects_wit
 pub use neighbour::Neighbour;
 pub use node::{Node, OnNode};
 use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -29,6 +31,8 @@ use std::time::{Duration, Instant};
 pub use waits::{note_wait, pause};
 pub use wire::{Capture, Direction, Wire};
 
+/// The label of requests that came in mutual TLS.
+pub const MUTUAL_TLS: &str = "connection_security_policy=\"mutual_tls\"";
 /// Where the mesh is.
 pub const MESH: &str = "tulle-system";
 /// Its controller.
@@ -39,6 +43,19 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The cluster that `make test-kube` has started.
 pub struct Cluster {
     script: PathBuf,
+}
+
+/// The names of the servers in what `bookinfo talk` prints; what was said instead, if none answered.
+pub fn answering(said: String) -> BTreeSet<String> {
+    let names = said.lines().filter_map(|line| {
+        let said: Value = serde_json::from_str(line.get(line.find('{')?..)?).ok()?;
+        Some(said["name"].as_str()?.to_owned())
+    });
+    let names: BTreeSet<String> = names.collect();
+    match names.is_empty() {
+        true => BTreeSet::from([said]),
+        false => names,
+    }
 }
 
 /// The checkout.
@@ -273,6 +290,15 @@ impl Cluster {
             String::from_utf8_lossy(&done.stderr)
         );
         String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    /// Whether the sidecar at this address has counted requests with all of these labels. It counts one after its last
+    /// byte.
+    pub fn has_counted(&self, address: impl Display, labels: &[&str]) -> bool {
+        let metrics = self.curl(&format!("http://{address}:15020/metrics"));
+        metrics.lines().any(|line| {
+            line.starts_with("istio_requests_total") && labels.iter().all(|l| line.contains(l))
+        })
     }
 
     /// Runs a program in a Deployment's first container; whether it succeeded, and its output.

@@ -184,16 +184,7 @@ fn any_port_of_a_pod(cluster: &Cluster) {
 fn answering(cluster: &Cluster, service: &str) -> BTreeSet<String> {
     let url = format!("http://{service}/path");
     let words = [&["bookinfo", "talk", &url][..], &["hello"; 12]].concat();
-    let said = cluster.exec("calls", "deployment/client", &words).1;
-    let names = said.lines().filter_map(|line| {
-        let said: Value = serde_json::from_str(line.get(line.find('{')?..)?).ok()?;
-        Some(said["name"].as_str()?.to_owned())
-    });
-    let names: BTreeSet<String> = names.collect();
-    match names.is_empty() {
-        true => BTreeSet::from([said]),
-        false => names,
-    }
+    tests_kube::answering(cluster.exec("calls", "deployment/client", &words).1)
 }
 
 fn answered_by(cluster: &Cluster, service: &str, holds: impl Fn(&BTreeSet<String>) -> bool) {

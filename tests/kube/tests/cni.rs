@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use tests_kube::{Cluster, Node, await_webhooks, eventually, objects_with_cni};
+use tests_kube::{Cluster, MUTUAL_TLS, Node, await_webhooks, eventually, objects_with_cni};
 
 /// Splits the output of `tulle install --cni`: the plugin's DaemonSet, and all else.
 fn objects(cluster: &Cluster) -> (String, String) {
@@ -125,12 +125,8 @@ fn calls(cluster: &Cluster) {
     }
     let address = web["status"]["podIP"].as_str().unwrap();
     eventually("the request is counted, after its last byte", || {
-        let metrics = cluster.curl(&format!("http://{address}:15020/metrics"));
-        metrics.lines().any(|line| {
-            line.starts_with("istio_requests_total")
-                && line.contains("source_principal=\"spiffe://cluster.local/ns/cni/sa/default\"")
-                && line.contains("connection_security_policy=\"mutual_tls\"")
-        })
+        let client = "source_principal=\"spiffe://cluster.local/ns/cni/sa/default\"";
+        cluster.has_counted(address, &[client, MUTUAL_TLS])
     });
     // Past a sidecar of its own, as somebody outside of the mesh.
     let url = format!("http://{address}:8080/path");

@@ -121,12 +121,7 @@ fn clients_outside_come_in_by_a_gateway() {
         .unwrap();
     let who = format!("source_principal=\"spiffe://cluster.local/ns/edge/sa/{MADE}\"");
     eventually("requests are counted, after their last byte", || {
-        let seen = cluster.curl(&format!("http://{ip}:15020/metrics"));
-        seen.lines().any(|line| {
-            line.starts_with("istio_requests_total")
-                && line.contains(&who)
-                && line.contains("connection_security_policy=\"mutual_tls\"")
-        })
+        cluster.has_counted(ip, &[&who, tests_kube::MUTUAL_TLS])
     });
 
     // It has no rights, and is in the mesh by itself rather than by a sidecar.

@@ -395,13 +395,10 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
     });
     let web = cluster.get_json(&["-n", "helm", "pods", "-l", "app=web"]);
     let address = web.pointer("/items/0/status/podIP").and_then(Value::as_str);
-    let metrics = format!("http://{}:15020/metrics", address.unwrap());
+    let address = address.unwrap();
     eventually("the request is counted, after its last byte", || {
-        cluster.curl(&metrics).lines().any(|line| {
-            line.starts_with("istio_requests_total")
-                && line.contains("source_principal=\"spiffe://cluster.local/ns/helm/sa/client\"")
-                && line.contains("connection_security_policy=\"mutual_tls\"")
-        })
+        let client = "source_principal=\"spiffe://cluster.local/ns/helm/sa/client\"";
+        cluster.has_counted(address, &[client, tests_kube::MUTUAL_TLS])
     });
 
     // Other settings: the controllers start again with them.

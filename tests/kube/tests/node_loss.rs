@@ -183,6 +183,16 @@ fn a_long_loss(all: &Clients<'_>) {
     all.nobody_loses_any_more("after the long loss");
 }
 
+/// Requests that got no answer before their time was over.
+const CUT_OFF: [&str; 6] = [
+    "unresolved",
+    "nobody",
+    "refused",
+    "endedKept",
+    "endedNew",
+    "cut",
+];
+
 fn count(account: &Value, kinds: &[&str]) -> u64 {
     kinds
         .iter()
@@ -195,31 +205,13 @@ fn answered(account: &Value) -> u64 {
 }
 
 fn lost(account: &Value) -> u64 {
-    let kinds = [
-        "unresolved",
-        "nobody",
-        "refused",
-        "endedKept",
-        "endedNew",
-        "cut",
-        "status",
-        "late",
-    ];
-    count(account, &kinds)
+    count(account, &CUT_OFF) + count(account, &["status", "late"])
 }
 
 /// Nothing was refused or cut off: whoever was not answered had waited as long as the Mesh or the client itself
 /// allows, or was told by the sidecar that the server was not reached.
 fn only_waited_in_vain(client: &Client, account: &Value) {
-    let other = [
-        "unresolved",
-        "nobody",
-        "refused",
-        "endedKept",
-        "endedNew",
-        "cut",
-    ];
-    assert_eq!(count(account, &other), 0, "{}: {account:#}", client.name);
+    assert_eq!(count(account, &CUT_OFF), 0, "{}: {account:#}", client.name);
     assert!(
         lost(account) > 0,
         "{}: the link was not cut: {account:#}",

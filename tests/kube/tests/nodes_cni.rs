@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::json;
-use tests_kube::{Cluster, Node, await_webhooks, eventually, objects_with_cni};
+use tests_kube::{Cluster, MUTUAL_TLS, Node, await_webhooks, eventually, objects_with_cni};
 
 #[test]
 fn each_node_redirects_its_pods() {
@@ -69,12 +69,8 @@ fn calls_from(cluster: &Cluster, client: usize, web: usize) {
     assert_eq!(pod["spec"]["nodeName"], format!("node{web}"));
     let address = pod["status"]["podIP"].as_str().unwrap();
     eventually("the request is counted, after its last byte", || {
-        let metrics = cluster.curl(&format!("http://{address}:15020/metrics"));
-        metrics.lines().any(|line| {
-            line.starts_with("istio_requests_total")
-                && line.contains("source_principal=\"spiffe://cluster.local/ns/cni/sa/default\"")
-                && line.contains("connection_security_policy=\"mutual_tls\"")
-        })
+        let client = "source_principal=\"spiffe://cluster.local/ns/cni/sa/default\"";
+        cluster.has_counted(address, &[client, MUTUAL_TLS])
     });
     for node in 1..=2 {
         let url = format!("http://{address}:8080/path");

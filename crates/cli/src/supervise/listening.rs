@@ -8,7 +8,6 @@ use crate::failure::{OrFail, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZero;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::rc::Rc;
@@ -18,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tulle_model::bootstrap::Bootstrap;
 use tulle_net::passing;
+use tulle_proxy::run::allowed_cores;
 
 /// How long a proxy may take to open or close a listener before its gateway counts as not ready.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,9 +47,8 @@ impl Listening {
         ours.set_nonblocking(true).or_fail(what)?;
         let channel = UnixStream::from_std(ours).or_fail(what)?;
         bootstrap.gateway_sockets = Some(u16::try_from(theirs.as_raw_fd()).or_fail(what)?);
-        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let workers = match bootstrap.workers {
-            0 => u16::try_from(cores()).unwrap_or(u16::MAX),
+            0 => u16::try_from(allowed_cores()).unwrap_or(u16::MAX),
             configured => configured,
         };
         let most = u16::try_from(passing::MOST).unwrap_or(u16::MAX);

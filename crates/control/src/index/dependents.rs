@@ -42,26 +42,9 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
         "Mesh" => all(inputs, dirty),
         "Workload" => workload(inputs, name, dirty),
         "Gateway" => gateway(inputs, name, dirty),
-        "HTTPRoute" => parents(
-            inputs,
-            inputs.routes.get(name).map(|r| &r.parent_refs),
-            dirty,
-        ),
-        "GRPCRoute" => parents(
-            inputs,
-            inputs.grpc_routes.get(name).map(|r| &r.parent_refs),
-            dirty,
-        ),
-        "TLSRoute" => parents(
-            inputs,
-            inputs.tls_routes.get(name).map(|r| &r.parent_refs),
-            dirty,
-        ),
-        "TCPRoute" => parents(
-            inputs,
-            inputs.tcp_routes.get(name).map(|r| &r.parent_refs),
-            dirty,
-        ),
+        "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" => {
+            parents(inputs, parent_refs(inputs, kind, name), dirty);
+        }
         "TrafficTarget" => target(inputs, name, dirty),
         "HTTPRouteGroup" => group(inputs, name, dirty),
         "TCPRoute.specs.smi-spec.io" => targets_with(inputs, "TCPRoute", name, dirty),
@@ -120,6 +103,16 @@ fn targeted(inputs: &Inputs, refs: Option<&Vec<TargetRef>>, dirty: &mut Dirty) {
             kind @ ("Gateway" | "HTTPRoute" | "GRPCRoute") => object(inputs, kind, name, dirty),
             _ => service(inputs, name, dirty),
         }
+    }
+}
+
+/// The parents of a route.
+fn parent_refs<'a>(inputs: &'a Inputs, kind: &str, name: &str) -> Option<&'a Vec<ParentRef>> {
+    match kind {
+        "HTTPRoute" => inputs.routes.get(name).map(|r| &r.parent_refs),
+        "GRPCRoute" => inputs.grpc_routes.get(name).map(|r| &r.parent_refs),
+        "TLSRoute" => inputs.tls_routes.get(name).map(|r| &r.parent_refs),
+        _ => inputs.tcp_routes.get(name).map(|r| &r.parent_refs),
     }
 }
 

@@ -66,17 +66,13 @@ pub(super) fn judge<'a>(
         let tls = listener.tls.as_ref();
         let of_listener = tls.and_then(|tls| tls.frontend_validation.as_ref());
         let (kinds, bad_kind) = kinds(listener);
-        let refused = match gateway.is_egress() {
-            true => refused_egress(gateway, listener),
-            false => refused(listener),
+        let (kinds, refused) = match gateway.is_egress() {
+            true => (Vec::new(), refused_egress(gateway, listener)),
+            false => (kinds, refused(listener)),
         };
         let mut judged = Judged {
             listener,
-            kinds: if gateway.is_egress() {
-                Vec::new()
-            } else {
-                kinds
-            },
+            kinds,
             conflict: conflict(listener, &gateway.spec.listeners),
             refused,
             unresolved: bad_kind,

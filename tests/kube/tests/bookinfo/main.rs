@@ -176,15 +176,8 @@ fn the_page_is_whole(cluster: &Cluster) {
         let pods = addresses(cluster, "bookinfo");
         let mut reviews = pods.iter().filter(|(name, _)| name.starts_with("reviews-"));
         reviews.all(|(_, ip)| {
-            let metrics = cluster.curl(&format!("http://{ip}:15020/metrics"));
-            let mut lines = metrics.lines();
-            lines.any(|line| {
-                line.starts_with("istio_requests_total")
-                    && line.contains(
-                        "source_principal=\"spiffe://cluster.local/ns/bookinfo/sa/productpage\"",
-                    )
-                    && line.contains("connection_security_policy=\"mutual_tls\"")
-            })
+            let page = "source_principal=\"spiffe://cluster.local/ns/bookinfo/sa/productpage\"";
+            cluster.has_counted(ip, &[page, tests_kube::MUTUAL_TLS])
         })
     });
 }

@@ -9,7 +9,7 @@ mod near;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use tests_kube::{Cluster, eventually, install};
+use tests_kube::{Cluster, MUTUAL_TLS, eventually, install};
 
 #[test]
 fn pods_of_two_nodes_are_one_mesh() {
@@ -93,16 +93,7 @@ impl Nodes<'_> {
     fn answering(&self, node: usize, host: &str) -> BTreeSet<String> {
         let url = format!("http://{host}/path");
         let words = [&["bookinfo", "talk", &url][..], &["secret-on-the-wire"; 12]].concat();
-        let said = self.client(node, &words);
-        let names = said.lines().filter_map(|line| {
-            let said: Value = serde_json::from_str(line.get(line.find('{')?..)?).ok()?;
-            Some(said["name"].as_str()?.to_owned())
-        });
-        let names: BTreeSet<String> = names.collect();
-        match names.is_empty() {
-            true => BTreeSet::from([said]),
-            false => names,
-        }
+        tests_kube::answering(self.client(node, &words))
     }
 
     /// Waits until a node's client is answered by these nodes and no other.
@@ -149,17 +140,13 @@ fn mutual_tls(nodes: &Nodes<'_>) {
         // Either of them answers for the Service.
         nodes.answered_by(from, "agent", &[1, 2]);
         eventually("the request is counted, after its last byte", || {
-            let metrics = nodes.0.curl(&format!("http://{ip}:15020/metrics"));
-            metrics.lines().any(|line| {
-                line.starts_with("istio_requests_total")
-                    && line.contains("reporter=\"destination\"")
-                    && line
-                        .contains("source_principal=\"spiffe://cluster.local/ns/nodes/sa/client\"")
-                    && line.contains(
-                        "destination_principal=\"spiffe://cluster.local/ns/nodes/sa/agent\"",
-                    )
-                    && line.contains("connection_security_policy=\"mutual_tls\"")
-            })
+            let labels = [
+                "reporter=\"destination\"",
+                "source_principal=\"spiffe://cluster.local/ns/nodes/sa/client\"",
+                "destination_principal=\"spiffe://cluster.local/ns/nodes/sa/agent\"",
+                MUTUAL_TLS,
+            ];
+            nodes.0.has_counted(ip, &labels)
         });
     }
 }
