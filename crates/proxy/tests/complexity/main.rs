@@ -25,6 +25,8 @@ mod modules {
 use cost::repeated;
 use parsers::PARSERS;
 use std::hint::black_box;
+use std::sync::LazyLock;
+use tulle_proxy::config::route::ValuePattern;
 
 /// How much the input grows.
 const TIMES: usize = 4;
@@ -165,6 +167,14 @@ const SHAPES: &[Shape] = &[
     shape("path-readings", b"/a;", b";b\\ ", b"", 2000),
     shape("cookie", COOKIE, b"\xfe=b; ", b"\r\n\r\n", 2500),
     shape("cookie", GET, b"cookie: \xfe=b\r\n", b"\r\n", 1000),
+    // Other names, escaped names, one value of many escapes; then a value that an expression reads.
+    shape("query", b"", b"\xfe=\xfd&", b"a=1", 2500),
+    shape("query", b"", b"%61%62=+&", b"a=1", 1500),
+    shape("query", b"", b"&", b"a=1", 8000),
+    shape("query", b"", b"a", b"=1", 8000),
+    shape("query", b"a=", b"%", b"", 8000),
+    shape("query", b"expression=", b"%61+", b"", 2500),
+    shape("query", b"expression=", b"a1", b"", 6000),
     shape("unchunk", b"", b"1\r\nx\r\n", b"0\r\n\r\n", 2000),
     shape("unchunk", b"f", b"f", b"", 5000),
     shape("proxy-protocol", b"PROXY TCP4 ", b"1 ", b"\r\n", 500),
@@ -207,6 +217,12 @@ fn every_codec_is_measured() {
     }
 }
 
+/// Tries to match at each place, and has to read on to the end from many of them.
+static EXPRESSION: LazyLock<ValuePattern> = LazyLock::new(|| {
+    let pattern = "(a|a1|1a)*[a-z0-9 ]*(a ?)+x";
+    ValuePattern::Regex(tulle_model::pattern::compile(pattern).unwrap())
+});
+
 /// Finds a parser. Some are not in the fuzz target, which takes single files of the proxy.
 fn run_of(parser: &str) -> fn(&[u8]) {
     match parser {
@@ -217,6 +233,11 @@ fn run_of(parser: &str) -> fn(&[u8]) {
             let _ = black_box(tulle_proxy::config::path_readings::agreed(path, |path| {
                 path.len() % 7
             }));
+        },
+        "query" => |query| {
+            let exact = ValuePattern::Exact("1".into());
+            black_box(exact.matches_query(query, "a"));
+            black_box(EXPRESSION.matches_query(query, "expression"));
         },
         "cookie" => |head| {
             black_box(tulle_proxy::balance::affinity::cookie(head, b"nobody"));
