@@ -167,6 +167,7 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
                 memory_limit: milli.map(|m| format!("{m}")),
                 workers,
                 max_connections: workers.map(u32::from),
+                economy: workers.map(|n| format!("{n}us")),
             },
             timeouts: TimeoutSpec {
                 protocol_detection: flags[1].then(|| "50ms".into()),

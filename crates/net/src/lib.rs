@@ -10,6 +10,7 @@ pub mod clock;
 pub mod deadline;
 pub mod memory;
 pub mod memory_limit;
+pub mod moderation;
 pub mod passing;
 pub mod places;
 pub mod socket;

@@ -27,7 +27,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
-use tulle_net::{memory, passing, socket, thread};
+use tulle_net::{memory, moderation, passing, socket, thread};
 
 /// Tasks a worker runs before it polls for events: enough that a burst leaves in one write per
 /// connection.
@@ -267,6 +267,7 @@ async fn start_worker(
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .event_interval(TASKS_PER_TURN)
+            .on_thread_park(moderation::before_waiting)
             .build_local(tokio::runtime::LocalOptions::default());
         match runtime {
             Ok(runtime) => runtime.block_on(async {

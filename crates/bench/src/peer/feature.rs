@@ -22,7 +22,7 @@ pub(super) struct Feature {
 }
 
 /// All of them. Requests of the load are `GET /bytes/N`.
-pub(super) const FEATURES: [Feature; 15] = [
+pub(super) const FEATURES: [Feature; 16] = [
     Feature {
         name: "tulle+unused",
         what: "a route with fifty rules and every filter, policies and limits, none of which a request meets",
@@ -47,6 +47,12 @@ pub(super) const FEATURES: [Feature; 15] = [
             denied(b);
             ruled(b, "/never", vec![fault(1_000_000), limit(1)]);
         },
+    },
+    Feature {
+        name: "tulle+economy",
+        what: "pauses of up to 200 µs before events are waited for, where those merge several (`sidecar.economy`)",
+        client: |b| b.mesh.economy_us = 200,
+        server: |b| b.mesh.economy_us = 200,
     },
     Feature {
         name: "tulle+route",

@@ -2,7 +2,9 @@
 
 use super::{Bootstrap, Control, Listener, ListenerKind, MAX_WORKERS};
 use crate::document::{Finding, ManifestError, Node, Path, Report, decode, shorten};
-use crate::resource::{Gateway, Inbound, MOST_HEADERS, PathMatch, Route, Service};
+use crate::resource::{
+    Gateway, Inbound, LONGEST_PAUSE_US, MOST_HEADERS, PathMatch, Route, Service,
+};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -86,6 +88,14 @@ impl Bootstrap {
         }
         for (field, problem) in self.mesh.tracing.iter().flat_map(|t| t.problems()) {
             report.add(&top.key("mesh").key("tracing").key(field), problem, "");
+        }
+        if self.mesh.economy_us > LONGEST_PAUSE_US {
+            let problem = format!(
+                "expected a number from 0 to {LONGEST_PAUSE_US}, found the number {}",
+                self.mesh.economy_us
+            );
+            let at = top.key("mesh").key("economyUs");
+            report.add(&at, problem, "0 is no pause");
         }
         if self.mesh.max_headers > MOST_HEADERS {
             let problem = format!(

@@ -22,7 +22,9 @@ use std::collections::HashSet;
 pub use crate::document::ManifestError;
 pub use kinds::{Object, kinds};
 pub use meaning::{FilterRefs, filters_of};
-pub use quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
+pub use quantity::{
+    InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
+};
 pub use set::{
     EXPIRED, NO_ENDPOINT, NO_TEXT, Problem, SAME_NAME, Severity, TWO_MESHES, UNUSABLE, validate_set,
 };

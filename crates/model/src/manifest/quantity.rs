@@ -1,6 +1,7 @@
 //! Durations and resource quantities as Kubernetes writes them.
 
 use crate::document::shorten;
+use crate::resource::LONGEST_PAUSE_US;
 use std::fmt;
 use std::time::Duration;
 
@@ -37,6 +38,29 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidQuantity> {
             text: shorten(text),
             expected: "a duration such as `24h`, `1m30s` or `100ms`",
         })
+}
+
+/// Reads a pause in microseconds: a number of `us`, or of `ms`.
+///
+/// # Errors
+/// The text is not of that form, or the pause is longer than a millisecond.
+pub fn parse_pause(text: &str) -> Result<u32, InvalidQuantity> {
+    pause_us(text).ok_or_else(|| InvalidQuantity {
+        text: shorten(text),
+        expected: "a pause of at most a millisecond, such as `200us` or `1ms`",
+    })
+}
+
+fn pause_us(text: &str) -> Option<u32> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at_checked(digits)?;
+    let factor = match unit {
+        "us" => 1,
+        "ms" => 1000,
+        _ => return None,
+    };
+    let pause = number.parse::<u32>().ok()?.checked_mul(factor)?;
+    (pause <= LONGEST_PAUSE_US).then_some(pause)
 }
 
 fn duration_ms(text: &str) -> Option<u64> {
@@ -225,5 +249,30 @@ mod tests {
         ] {
             assert!(parse_memory(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn pauses_are_short() {
+        for (text, us) in [("0us", 0), ("200us", 200), ("1000us", 1000), ("1ms", 1000)] {
+            assert_eq!(parse_pause(text).unwrap(), us, "{text}");
+        }
+        for text in [
+            "",
+            "us",
+            "200",
+            "1001us",
+            "2ms",
+            "1s",
+            "-1us",
+            "1 us",
+            "5000000000us",
+        ] {
+            assert!(parse_pause(text).is_err(), "{text}");
+        }
+        let error = parse_pause("2ms").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "expected a pause of at most a millisecond, such as `200us` or `1ms`, found `2ms`"
+        );
     }
 }

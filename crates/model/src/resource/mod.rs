@@ -86,6 +86,9 @@ pub struct MeshSettings {
     /// Most connections a proxy has from downstream at a time; 0: no limit of its own.
     #[serde(skip_serializing_if = "is_default")]
     pub max_connections: u32,
+    /// Longest pause of a worker before it waits for events, in microseconds; 0: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub economy_us: u32,
     /// Names of the mesh are answered by the sidecar.
     #[serde(skip_serializing_if = "is_default")]
     pub dns: bool,
@@ -104,6 +107,9 @@ pub struct MeshSettings {
 /// Most header fields that a head may be allowed to have. Proxies read 144 of HTTP/1.1, of which they add
 /// up to 16 themselves; what comes over HTTP/2 goes on as HTTP/1.1.
 pub const MOST_HEADERS: u32 = 128;
+
+/// Longest pause that [`MeshSettings::economy_us`] may allow.
+pub const LONGEST_PAUSE_US: u32 = 1000;
 
 impl MeshSettings {
     /// Returns the settings of one workload: the mesh's settings, made strict if its namespace is.
@@ -138,6 +144,7 @@ impl Default for MeshSettings {
             max_headers: 100,
             allow_egress: false,
             max_connections: 0,
+            economy_us: 0,
             dns: false,
             tracing: None,
             revoked: Revoked::default(),

@@ -100,7 +100,7 @@ fn every_field_is_read_or_refused() {
                 "read" | "checked" => {
                     let shown = camel_case(field);
                     let pattern = format!(
-                        r#"(?m)\.{field}\b(?:[^(]|$)|\b{field}: Some\(|\b{field},$|"{shown}""#
+                        r#"(?m)\.{field}(?-u:\b)(?:[^(]|$)|(?-u:\b){field}: Some\(|(?-u:\b){field},$|"{shown}""#
                     );
                     Regex::new(&pattern).unwrap().is_match(&code(file))
                 }

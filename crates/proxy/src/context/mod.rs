@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
-use tulle_net::Deadlines;
+use tulle_net::{Deadlines, moderation};
 
 /// Failures kept for `/errors`.
 const RECENT: usize = 64;
@@ -106,6 +106,11 @@ impl Drop for Open {
     }
 }
 
+/// Sets how long this thread pauses before it waits for events.
+fn moderate(snapshot: &Snapshot) {
+    moderation::set_longest(Duration::from_micros(snapshot.mesh.economy_us.into()));
+}
+
 impl WorkerContext {
     /// With the first configuration.
     pub fn new(
@@ -114,6 +119,7 @@ impl WorkerContext {
         spans: Arc<span::Totals>,
         lookups: Option<Lookups>,
     ) -> Rc<Self> {
+        moderate(&snapshot);
         Rc::new(Self {
             deadlines: Deadlines::new(),
             admission: Admission::default(),
@@ -140,6 +146,7 @@ impl WorkerContext {
 
     /// Puts another snapshot in force. Who waits for that is told by `notify`.
     pub fn set_snapshot(&self, snapshot: Arc<Snapshot>) {
+        moderate(&snapshot);
         self.snapshot.replace(Rc::new(Present(snapshot)));
     }
 

@@ -252,6 +252,7 @@ pub struct WorkerReport {
     tcp: HashMap<Labels, [u64; 4]>,
     internals: Internals,
     workers: u64,
+    pauses: u64,
 }
 
 impl Metrics {
@@ -286,6 +287,7 @@ impl Metrics {
         let mut report = WorkerReport {
             internals: self.internals.borrow().clone(),
             workers: 1,
+            pauses: tulle_net::moderation::pauses(),
             ..WorkerReport::default()
         };
         self.series.borrow_mut().retain(|labels, series| {
@@ -347,6 +349,7 @@ impl WorkerReport {
         a.panics += b.panics;
         a.shed += b.shed;
         self.workers += other.workers;
+        self.pauses += other.pauses;
     }
 
     /// Prometheus text, version 0.0.4.
@@ -467,6 +470,12 @@ impl WorkerReport {
         let i = &self.internals;
         let rows = [
             ("tulle_workers", "gauge", "Worker threads.", self.workers),
+            (
+                "tulle_pauses_total",
+                "counter",
+                "Pauses of workers before they waited for events.",
+                self.pauses,
+            ),
             (
                 "tulle_connections_open",
                 "gauge",

@@ -16,6 +16,7 @@ mod detection;
 mod displaced;
 mod dns;
 mod drain;
+mod economy;
 mod egress;
 mod egress_gateway;
 mod envoy_static;

@@ -10,7 +10,7 @@ pub(super) mod traffic;
 
 use super::allowed::{LOG_LEVELS, MAX_WEIGHT};
 use super::names::{is_dns_label, is_env_name, is_host_pattern, is_object_name};
-use super::quantity::{parse_cpu, parse_duration, parse_memory};
+use super::quantity::{parse_cpu, parse_duration, parse_memory, parse_pause};
 use super::{
     JwksHostSpec, Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort,
     WorkloadSpec,
@@ -262,6 +262,9 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
     }
     if let Some(most) = mesh.sidecar.max_connections {
         range(&sidecar.key("maxConnections"), most, 1, u32::MAX, report);
+    }
+    if let Some(Err(e)) = mesh.sidecar.economy.as_deref().map(parse_pause) {
+        report.add(&sidecar.key("economy"), e.to_string(), "");
     }
     let limits = at.key("limits");
     if let Some(bytes) = mesh.limits.header_bytes {

@@ -12,7 +12,9 @@ mod traffic;
 pub use filters::{FilterRefs, filters_of};
 pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 
-use super::quantity::{InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_percent};
+use super::quantity::{
+    InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
+};
 use super::{Manifest, MeshSpec, TracingSpec, WorkloadPort, WorkloadSpec};
 use crate::resource::{DEFAULT_SAMPLING_PPM, MeshSettings, Protocol, Revoked, Tracing};
 use std::collections::BTreeSet;
@@ -50,6 +52,7 @@ impl MeshSpec {
             max_header_bytes: self.limits.header_bytes.unwrap_or(default.max_header_bytes),
             max_headers: self.limits.header_count.unwrap_or(default.max_headers),
             allow_egress: self.allow_egress,
+            economy_us: self.sidecar.economy.as_deref().map_or(Ok(0), parse_pause)?,
             max_connections: self.sidecar.max_connections.unwrap_or(0),
             dns: self.dns,
             tracing: self

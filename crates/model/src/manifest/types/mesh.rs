@@ -198,6 +198,11 @@ pub struct SidecarSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_connections: Option<u32>,
+    /// Longest pause of a worker before it waits for events, such as `200us`, at most `1ms`. It pauses only where events come so
+    /// fast that several are then served at once: less CPU time for each, for up to that pause in each direction. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::PAUSE)))]
+    pub economy: Option<String>,
 }
 
 /// Timeouts, as duration texts.

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 /// The durations that `parse_duration` reads.
 pub(super) const DURATION: &str = "^([0-9]+(h|m|s|ms))+$";
 
+/// The pauses that `parse_pause` reads.
+pub(super) const PAUSE: &str = "^[0-9]+(us|ms)$";
+
 /// The shares that `parse_percent` reads.
 pub(super) const SHARE: &str = r"^[0-9]+(\.[0-9]{1,4})?%$";
 
