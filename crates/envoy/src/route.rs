@@ -193,10 +193,8 @@ impl Translator<'_> {
         let mut action = self.action(rule.request_timeout_ms);
         match backends.as_slice() {
             [] => {
-                // The status is Tulle's: a rule without backends has no route, one whose backends
-                // have no weight is broken.
-                let status = if rule.backends.is_empty() { 404 } else { 500 };
-                return Ok(json!({ "match": wanted, "direct_response": { "status": status } }));
+                // Gateway API, HTTPRouteRule `backendRefs`.
+                return Ok(json!({ "match": wanted, "direct_response": { "status": 500 } }));
             }
             [backend] => {
                 action["cluster"] =

@@ -3,7 +3,6 @@
 //! An idle connection owns no buffer: it takes one when bytes can be read and gives it back when
 //! they are used up. The pool is last-in first-out, so the buffer just returned is still in cache.
 
-use crate::moderation;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -295,9 +294,6 @@ impl Buf {
         stream: &mut R,
     ) -> Poll<io::Result<usize>> {
         let result = pin!(stream.read_buf(&mut self.storage)).poll(cx);
-        if result.is_ready() {
-            moderation::arrived();
-        }
         if self.is_empty() {
             self.release();
         }

@@ -50,9 +50,9 @@ pub(super) const FEATURES: [Feature; 16] = [
     },
     Feature {
         name: "tulle+economy",
-        what: "pauses of up to 200 µs before events are waited for, where those merge several (`sidecar.economy`)",
-        client: |b| b.mesh.economy_us = 200,
-        server: |b| b.mesh.economy_us = 200,
+        what: "pauses of up to 300 µs before events are waited for, where those merge several (`sidecar.economy`)",
+        client: |b| b.mesh.economy_us = 300,
+        server: |b| b.mesh.economy_us = 300,
     },
     Feature {
         name: "tulle+route",

@@ -37,7 +37,7 @@ pub struct RouteRule {
     /// Matches; one is enough; empty: every request.
     #[serde(default, skip_serializing_if = "is_default")]
     pub matches: Vec<RouteMatch>,
-    /// Chosen by weight. Empty: answered with 404, as Gateway API says, unless a filter answers.
+    /// Chosen by weight. Empty: answered with 500, as Gateway API says, unless a filter answers.
     #[serde(default, skip_serializing_if = "is_default")]
     pub backends: Vec<Backend>,
     /// Overrides the mesh's request timeout, for all tries together; 0: not set, `u32::MAX`: none.

@@ -208,9 +208,7 @@ pub fn follow(
     let Some(backend) = rule.backend(worker.random()) else {
         return Ok(Decision {
             series: unrouted(worker, config, &"unknown".into()),
-            target: Target::Nobody {
-                backends: rule.backends.len(),
-            },
+            target: Target::Nobody,
             timeout_ms: 0,
             affinity: None,
             hint: EndpointHint::default(),

@@ -51,10 +51,7 @@ pub enum Target {
     /// Whether it is the application behind this proxy.
     App(Rc<Upstream>),
     /// No backend: the route's rule names none, or none has a weight. A filter may answer.
-    Nobody {
-        /// Backends that the rule names.
-        backends: usize,
-    },
+    Nobody,
     /// An address outside the mesh.
     Outside(Rc<Upstream>),
 }
@@ -73,7 +70,7 @@ impl Decision {
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.target {
             Target::App(upstream) | Target::Outside(upstream) => Some(upstream.key.address),
-            Target::Service(_) | Target::Nobody { .. } => None,
+            Target::Service(_) | Target::Nobody => None,
         }
     }
 }

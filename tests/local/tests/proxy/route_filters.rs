@@ -148,8 +148,8 @@ fn redirections_rewrites_and_fixed_answers() {
     assert_eq!(answer.header("x-tulle-reason"), "responded");
 
     let answer = client.get("/nobody");
-    assert_eq!(answer.status(), 404);
-    assert_eq!(answer.header("x-tulle-reason"), "no_route");
+    assert_eq!(answer.status(), 500);
+    assert_eq!(answer.header("x-tulle-reason"), "no_backend");
     assert!(
         answer.text().contains("has no backend"),
         "{}",

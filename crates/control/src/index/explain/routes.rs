@@ -64,7 +64,7 @@ impl Index {
             answer.reason = match super::limits::answers(rule) {
                 Some(what) => format!("{object} answers by itself: {what}"),
                 None if rule.backends.is_empty() => {
-                    format!("{object} has no backend for this request: answered with 404")
+                    format!("{object} has no backend for this request: answered with 500")
                 }
                 None => format!("no backend of {object} has a weight: answered with 500"),
             };

@@ -264,9 +264,9 @@ fn backends(known: &Known<'_>, at: &str, backends: &[BackendRef], found: &mut Fo
 
 fn sends_somewhere(at: &str, backends: &[BackendRef], found: &mut Found<'_>) {
     if backends.iter().all(|b| b.weight == Some(0)) {
-        // Gateway API defines these statuses (HTTPRouteRule `backendRefs`).
+        // Gateway API defines the status (HTTPRouteRule `backendRefs`).
         let message = match backends.is_empty() {
-            true => "the rule has no backend, so every request is answered with 404",
+            true => "the rule has no backend, so every request is answered with 500",
             false => "no backend has a weight, so every request is answered with 500",
         };
         found.warn(

@@ -12,12 +12,13 @@ use crate::http::relay::Relay;
 use crate::http::reply;
 use crate::telemetry::access_log;
 use crate::telemetry::reason::{Failure, Reason};
+use crate::upstream::link::Link;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tulle_http1::{Body, Method, Parsed, RequestHead};
-use tulle_net::Buf;
+use tulle_net::{Buf, moderation};
 
 /// A head, if one came; otherwise the status and failure to answer with.
 type Read = Result<Option<RequestHead>, (u16, Failure)>;
@@ -94,6 +95,9 @@ impl Conversation<'_> {
     /// Decides about a request and writes it for the next hop.
     pub(super) fn begin(&mut self, head: &RequestHead) -> Result<Exchange, Box<RefusedRequest>> {
         let worker = self.worker;
+        if !matches!(self.down, Link::Mux(_)) {
+            moderation::requested();
+        }
         // The configuration may have changed often while the connection waited for this request.
         let config = worker.config();
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();

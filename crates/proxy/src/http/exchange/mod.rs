@@ -304,14 +304,9 @@ impl Conversation<'_> {
                     lease.map_err(|f| of_application(&decision.series, f))
                 })),
             },
-            // Gateway API, HTTPRouteRule `backendRefs`.
-            Target::Nobody { backends: 0 } => Ok(Err(Failure::new(
-                Reason::NoRoute,
-                "the rule of the route has no backend, and no filter answers",
-            ))),
-            Target::Nobody { .. } => Ok(Err(Failure::new(
+            Target::Nobody => Ok(Err(Failure::new(
                 Reason::NoBackend,
-                "no backend of the rule of the route has a weight above 0",
+                "the rule of the route has no backend with a weight above 0, and no filter answers",
             ))),
             Target::Outside(upstream) => match known(upstream) {
                 Some(lease) => Ok(Ok(lease)),
