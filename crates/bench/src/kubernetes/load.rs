@@ -73,6 +73,7 @@ impl ReadyNamespace {
         asked: &Asked,
         interrupt: &Interrupt,
     ) -> Result<std::result::Result<Loaded, String>> {
+        let before = self.standing()?;
         let client = format!("deployment/{CLIENT}");
         let words = [
             "-n",
@@ -140,6 +141,11 @@ impl ReadyNamespace {
         };
         if !ended && report.answered() == 0 {
             return Ok(Err(format!("Fortio failed: {}", said.trim())));
+        }
+        if let Some(change) = before.change(&self.standing()?) {
+            return Ok(Err(format!(
+                "the cluster changed during the load: {change}"
+            )));
         }
         let begin = seconds(&report.start_time).unwrap_or(f64::MAX);
         #[allow(clippy::cast_precision_loss)] // nanoseconds of minutes

@@ -4,17 +4,19 @@
 //! started in. What a mesh is, is a label of the namespace, so that any mesh that is installed can be
 //! measured. CPU and memory are the kubelet's figures, because they are the same for every mesh.
 //!
-//! Files in the order of a measurement: `kubectl`, `place` (a namespace and its pods), `load`, `usage`
+//! Files in the order of a measurement: `kubectl`, `nodes` (what runs where), `place` (a namespace and its pods), `load`, `usage`
 //! (CPU and memory), `proof`.
 
 mod kubectl;
 mod load;
+mod nodes;
 mod place;
 mod proof;
 mod usage;
 
 pub use kubectl::Kubectl;
 pub use load::{Asked, Loaded};
+pub use nodes::Nodes;
 pub use place::{App, ReadyNamespace};
 pub use proof::Proof;
 pub use usage::Used;

@@ -32,6 +32,8 @@ pub struct App {
     pub sidecar: bool,
     /// The CPU limit of its sidecar, as a share of a core.
     pub share: Option<f64>,
+    /// The node it runs on; any, if none is said.
+    pub node: Option<String>,
 }
 
 impl App {
@@ -45,6 +47,7 @@ impl App {
             port: None,
             sidecar,
             share: None,
+            node: None,
         }
     }
 
@@ -58,7 +61,13 @@ impl App {
             port: Some((8080, protocol)),
             sidecar,
             share: None,
+            node: None,
         }
+    }
+
+    /// The same on that node.
+    pub fn on(self, node: Option<String>) -> Self {
+        Self { node, ..self }
     }
 
     fn objects(&self, namespace: &str) -> Vec<Value> {
@@ -112,7 +121,10 @@ impl App {
                 "selector": { "matchLabels": labels },
                 "template": {
                     "metadata": { "labels": pod_labels, "annotations": annotations },
-                    "spec": { "serviceAccountName": self.name, "containers": [container] },
+                    "spec": {
+                        "serviceAccountName": self.name, "containers": [container],
+                        "nodeSelector": self.node.iter().map(|n| ("kubernetes.io/hostname", n)).collect::<BTreeMap<_, _>>(),
+                    },
                 },
             },
         }));

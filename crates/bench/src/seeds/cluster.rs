@@ -4,7 +4,7 @@
 use super::{App as Application, Options, Path, scenario_name};
 use crate::failure::{Failure, FailureKind, Result};
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, ReadyNamespace};
+use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace};
 use crate::report::{Recorder, Study};
 use crate::results::{Sample, figure};
 use crate::run::{self, Cell};
@@ -36,8 +36,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
     }
     let kubectl = Kubectl::new(&options.cluster.kubectl)?;
     let interrupt = Interrupt::catch()?;
-    let rounds = rounds(options, &kubectl, &interrupt)?;
+    let nodes = Nodes::find(&kubectl)?;
+    let rounds = rounds(options, &kubectl, &nodes, &interrupt)?;
     let mut notes = kubernetes::notes();
+    notes.push(nodes.note());
     notes.push("The client has a sidecar of its own where there is a mesh, which nothing limits; it takes the place of the published study's ingress and is not counted. CPU for a request is that of the sidecars of gateway and ratings.".to_owned());
     notes.push("The load is Fortio's, as fast as it is answered. Each round is a namespace; the one without sidecars stands in the table of every limit.".to_owned());
     let study = Study {
@@ -75,7 +77,12 @@ fn name(round: &Round) -> String {
 }
 
 /// Each mesh with each share, and no sidecars once.
-fn rounds(options: &Options, kubectl: &Kubectl, interrupt: &Interrupt) -> Result<Vec<Round>> {
+fn rounds(
+    options: &Options,
+    kubectl: &Kubectl,
+    nodes: &Nodes,
+    interrupt: &Interrupt,
+) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
     let none = (Mesh::none(), options.shares());
     let meshes = options.cluster.meshes()?.into_iter();
@@ -94,7 +101,7 @@ fn rounds(options: &Options, kubectl: &Kubectl, interrupt: &Interrupt) -> Result
             Some(share) => format!("{}-{}m", mesh.name, share * 1000.0),
             None => mesh.name.clone(),
         };
-        let apps = apps(options, mesh.label.is_some(), share);
+        let apps = apps(options, nodes, mesh.label.is_some(), share);
         let place = ReadyNamespace::make(kubectl, &cell, &mesh, apps, &[])?;
         rounds.push(Round {
             mesh,
@@ -105,21 +112,29 @@ fn rounds(options: &Options, kubectl: &Kubectl, interrupt: &Interrupt) -> Result
     Ok(rounds)
 }
 
-fn apps(options: &Options, sidecar: bool, share: Option<f64>) -> Vec<App> {
+fn apps(options: &Options, nodes: &Nodes, sidecar: bool, share: Option<f64>) -> Vec<App> {
     let fortio = &options.cluster.fortio_image;
-    let limited = LIMITED.map(|(name, port)| App {
-        name,
-        image: options.cluster.bookinfo_image.clone(),
-        args: vec![name.to_owned(), "--bind".to_owned(), "0.0.0.0".to_owned()],
-        env: vec![("RATINGS_URL".to_owned(), "http://ratings:8101".to_owned())],
-        port: Some((port, "http")),
-        sidecar,
-        share,
-    });
-    let mut apps = limited.to_vec();
-    apps.push(App::client(fortio, sidecar));
+    let limited = LIMITED
+        .iter()
+        .enumerate()
+        .map(|(number, (name, port))| App {
+            name,
+            image: options.cluster.bookinfo_image.clone(),
+            args: vec![
+                (*name).to_owned(),
+                "--bind".to_owned(),
+                "0.0.0.0".to_owned(),
+            ],
+            env: vec![("RATINGS_URL".to_owned(), "http://ratings:8101".to_owned())],
+            port: Some((*port, "http")),
+            sidecar,
+            share,
+            node: nodes.of_application(number),
+        });
+    let mut apps: Vec<_> = limited.collect();
+    apps.push(App::client(fortio, sidecar).on(nodes.of_load()));
     if sidecar {
-        apps.push(App::stranger(fortio));
+        apps.push(App::stranger(fortio).on(nodes.of_load()));
     }
     apps
 }

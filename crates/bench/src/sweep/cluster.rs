@@ -5,7 +5,7 @@ use super::plan::{self, PAYLOAD, Scene};
 use super::{Mode, Options};
 use crate::failure::{Failure, FailureKind, Result};
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, ReadyNamespace};
+use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace};
 use crate::report::{Recorder, Study};
 use crate::results::Sample;
 use crate::run::{self, Cell};
@@ -43,15 +43,17 @@ pub(super) fn run(options: &Options) -> Result<()> {
         interrupt: Interrupt::catch()?,
         rows: RefCell::default(),
     };
+    let nodes = Nodes::find(&kubectl)?;
     let mut places = Vec::new();
     for mode in plan::modes(options) {
         for mesh in meshes(options, mode)? {
             bench.interrupt.check()?;
-            let place = place(options, &kubectl, &mesh, mode)?;
+            let place = place(options, &kubectl, &nodes, &mesh, mode)?;
             places.push((mode, mesh, place));
         }
     }
     let mut notes = kubernetes::notes();
+    notes.push(nodes.note());
     notes.push(format!(
         "{PAYLOAD} bytes each; {:?} of load after {:?} of warm-up. baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.",
         bench.load.time, bench.load.warmup
@@ -110,15 +112,21 @@ fn protocol(options: &Options) -> &'static str {
     }
 }
 
-fn place(options: &Options, kubectl: &Kubectl, mesh: &Mesh, mode: Mode) -> Result<ReadyNamespace> {
+fn place(
+    options: &Options,
+    kubectl: &Kubectl,
+    nodes: &Nodes,
+    mesh: &Mesh,
+    mode: Mode,
+) -> Result<ReadyNamespace> {
     let image = &options.cluster.fortio_image;
     let mut apps = vec![
-        App::fortio(image, protocol(options), mode.has_server()),
-        App::client(image, mode.has_client()),
+        App::fortio(image, protocol(options), mode.has_server()).on(nodes.of_application(0)),
+        App::client(image, mode.has_client()).on(nodes.of_load()),
     ];
     let mut objects = Vec::new();
     match mode {
-        Mode::Both => apps.push(App::stranger(image)),
+        Mode::Both => apps.push(App::stranger(image).on(nodes.of_load())),
         // Lets the client in, which a server of the mesh would otherwise refuse.
         Mode::ServerSidecar => objects.push(json!({
             "apiVersion": "tulle.dev/v1alpha1", "kind": "IngressBackend",
