@@ -37,6 +37,7 @@ own=(
     "cni: changes the node's CNI configuration"
     "helm: a mesh that is installed by helm, and no definition of a kind before it"
     "smi_metrics: installs the mesh with other values, and adds an API to the API server"
+    "osm: another mesh, with webhooks and kinds of its own"
     "joining: a mesh with the defaults, whose settings it changes"
     "scale: weighs a controller that has seen nothing else"
 )
@@ -115,6 +116,7 @@ case " ${tests[*]} " in *" gateway_api_"*) tests/kube/gateway-api/build.sh >/dev
 ! wanted issuers || tests/kube/issuers/build.sh >/dev/null
 # 69: there is no Go, and the test says that it is skipped.
 ! wanted helm || tests/kube/helm/build.sh >/dev/null || (($? == 69))
+! wanted osm || { tests/kube/helm/build.sh && bench/mesh-peers/osm/build.sh; } >/dev/null || (($? == 69))
 tests/kube/images.sh
 mkdir -p build/kube
 # Run as they are, without a cargo in between, which would wait for others that build.

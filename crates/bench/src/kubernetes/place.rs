@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 const OURS: &str = "tulle.dev/bench";
 /// The application's container; what else a pod has came from a mesh.
 const APP: &str = "app";
+/// A container that Open Service Mesh adds for probes of ports. No request passes it.
+const PROBES: &str = "osm-healthcheck";
+/// Open Service Mesh wants an annotation beside its label, for namespaces and pods alike.
+const OSM_INJECT: &str = "openservicemesh.io/sidecar-injection";
 /// Where `fortio` listens for nobody: the client's pod only has to be there.
 const NOBODY: u16 = 8079;
 /// The client's application.
@@ -82,6 +86,7 @@ impl App {
         }
         let mut pod_labels = json!({ "app": self.name });
         if !self.sidecar {
+            annotations.insert(OSM_INJECT, "disabled".to_owned());
             for key in ["tulle.dev/inject", "sidecar.istio.io/inject"] {
                 let no = if key.starts_with("tulle") {
                     "disabled"
@@ -130,6 +135,11 @@ impl App {
         }));
         objects
     }
+}
+
+/// Returns the annotations of a namespace. A mesh knows its own and lets the others be.
+fn annotations() -> Value {
+    json!({ OSM_INJECT: "enabled", "openservicemesh.io/metrics": "enabled" })
 }
 
 /// Arguments of Fortio's server of one protocol.
@@ -204,7 +214,7 @@ impl ReadyNamespace {
         kubectl.text(&["delete", "namespace", &namespace, "--ignore-not-found"])?;
         kubectl.apply(&[json!({
             "apiVersion": "v1", "kind": "Namespace",
-            "metadata": { "name": namespace, "labels": labels },
+            "metadata": { "name": namespace, "labels": labels, "annotations": annotations() },
         })])?;
         let all = place.apps.iter().flat_map(|app| app.objects(&namespace));
         let objects = objects.iter().cloned().map(|mut object| {
@@ -295,7 +305,7 @@ pub(super) fn read(pod: &Value) -> Option<Pod> {
         .flatten()
         .filter(stays);
     let mut all = native.chain(list("/spec/containers").into_iter().flatten());
-    let sidecar = all.find(|c| c["name"] != APP);
+    let sidecar = all.find(|c| c["name"] != APP && c["name"] != PROBES);
     let of = |pointer: &str| sidecar?.pointer(pointer)?.as_str().map(str::to_owned);
     Some(Pod {
         name: text("/metadata/name")?,
@@ -357,6 +367,9 @@ mod tests {
         assert_eq!(native.limit.as_deref().and_then(cores), Some(250));
         let beside = pod(json!([once]), json!([app, { "name": "istio-proxy" }]));
         assert_eq!(beside.sidecar.as_deref(), Some("istio-proxy"));
+        let probes = json!({ "name": "osm-healthcheck" });
+        let osm = pod(json!([once]), json!([app, probes, { "name": "envoy" }]));
+        assert_eq!(osm.sidecar.as_deref(), Some("envoy"));
         assert_eq!(cores("2"), Some(2000));
         assert_eq!(cores("0.5"), Some(500));
     }
@@ -368,6 +381,8 @@ mod tests {
         assert_eq!(objects.len(), 2, "an account and a Deployment, no Service");
         let labels = &objects[1]["spec"]["template"]["metadata"]["labels"];
         assert_eq!(labels["tulle.dev/inject"], "disabled");
+        let annotations = &objects[1]["spec"]["template"]["metadata"]["annotations"];
+        assert_eq!(annotations[OSM_INJECT], "disabled");
         let with = App::fortio("fortio", "grpc", true).objects("n");
         let words = with[2]
             .pointer("/spec/template/spec/containers/0/args")
