@@ -51,10 +51,11 @@ GATE = TULLE_PROXY=target/release/tulle-proxy target/debug/tulle bench pair --qu
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate bench images fuzz test-stress
+LONG_TIER := lint test test-kube-all conformance gate bench study-quick images fuzz test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper gate \
+.PHONY: help demo build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
+	study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz clean
 
 help: ## this list
@@ -139,6 +140,14 @@ bench: ## both studies and the pair beside real peers, in minutes: bench-out/
 bench-paper: ## the same as published: hours
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
 	@scripts/bench.sh
+
+study: build ## both studies as published: between pods on three nodes, beside the real OSM and Istio (root, hours)
+	@$(PACKAGES) $(CLUSTER_PACKAGES)
+	bench/study.sh
+
+study-quick: build ## the same once, in half an hour
+	@$(PACKAGES) $(CLUSTER_PACKAGES)
+	bench/study.sh --quick
 
 gate: ## the data plane beside Envoy, against bench/budgets.toml
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)

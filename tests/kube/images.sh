@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Images of the programs as cargo has just built them, for the test cluster: build/kube-images. Like
+# Images of the programs as cargo has just built them, for the test cluster: build/kube-images, or IMAGES. Like
 # those of `make images` for one architecture they take this machine's libraries along, so that no second build
 # is needed; a release's are static. An image whose program has not changed stays. PREVIOUS is an older proxy,
 # for the test of an upgrade (previous.sh), FORTIO the load of studies. PROFILE=release takes the
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 arch=$(dpkg --print-architecture)
 binaries=${CARGO_TARGET_DIR:-target}/${PROFILE:-debug}
-images=build/kube-images
+images=${IMAGES:-build/kube-images}
 stripped=$(mktemp -d)
 trap 'rm -rf "$stripped"' EXIT
 mkdir -p "$images"

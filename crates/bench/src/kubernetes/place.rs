@@ -168,7 +168,7 @@ pub(super) struct Pod {
     /// The container that a mesh has added.
     pub(super) sidecar: Option<String>,
     /// The sidecar's CPU limit, as Kubernetes writes it.
-    limit: Option<String>,
+    pub(super) limit: Option<String>,
 }
 
 /// A namespace with everything in it ready.
@@ -226,7 +226,7 @@ impl ReadyNamespace {
             let deployment = format!("deployment/{}", app.name);
             let wait = ["rollout", "status", &deployment, "--timeout=180s"];
             kubectl.text(&[&["-n", &namespace][..], &wait].concat())?;
-            let pod = place.find(app)?;
+            let pod = place.limited(app, place.find(app)?)?;
             place.pods.insert(app.name, pod);
         }
         Ok(place)
@@ -256,20 +256,6 @@ impl ReadyNamespace {
             return Err(Failure::failed(format!(
                 "the pod {}/{} should have {should} sidecar and has {has}: is the mesh {} installed, and is its label right?",
                 self.namespace, pod.name, self.mesh.name
-            )));
-        }
-        let limit = app
-            .share
-            .filter(|_| is)
-            .map(|share| cores(&format!("{}m", millis(share))));
-        if let Some(limit) = limit
-            && pod.limit.as_deref().map(cores) != Some(limit)
-        {
-            return Err(Failure::failed(format!(
-                "the sidecar of {}/{} is limited to {} and not to {limit:?} cores",
-                self.namespace,
-                pod.name,
-                pod.limit.as_deref().unwrap_or("nothing")
             )));
         }
         Ok(pod)
@@ -318,12 +304,12 @@ pub(super) fn read(pod: &Value) -> Option<Pod> {
 
 /// A share of a core in thousandths.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0.05 to 64 cores
-fn millis(share: f64) -> u32 {
+pub(super) fn millis(share: f64) -> u32 {
     (share * 1000.0).round() as u32
 }
 
 /// Thousandths of a core, of a quantity as Kubernetes writes it.
-fn cores(quantity: &str) -> Option<u32> {
+pub(super) fn cores(quantity: &str) -> Option<u32> {
     match quantity.strip_suffix('m') {
         Some(millis) => millis.parse().ok(),
         None => quantity.parse::<f64>().ok().map(millis),

@@ -315,13 +315,17 @@ fn picture(results: &Results, chart: &page::Chart) -> String {
 }
 
 /// Where in a document a study goes. `seeds` has two places: its two applications are measured
-/// apart, and one does not replace the other.
-fn mark(results: &Results) -> &str {
+/// apart, and one does not replace the other. What was measured in a cluster has places of its own, too.
+fn mark(results: &Results) -> String {
     let mut apps = results.scenarios.iter().filter_map(|s| s.labels.get("app"));
-    if apps.any(|app| app == "spring") {
-        return "spring";
+    let name = match apps.any(|app| app == "spring") {
+        true => "spring",
+        false => &results.study,
+    };
+    match results.options["kubernetes"] == true {
+        true => format!("cluster-{name}"),
+        false => name.to_owned(),
     }
-    &results.study
 }
 
 /// Letters, digits, points and dashes.

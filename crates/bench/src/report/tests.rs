@@ -353,6 +353,9 @@ fn documents_get_tables_and_pictures() {
         scenario.labels.insert("app".into(), "spring".into());
     }
     assert_eq!(mark(&spring), "spring");
+    let mut cluster = fixture::sweep();
+    cluster.options["kubernetes"] = true.into();
+    assert_eq!(mark(&cluster), "cluster-sweep");
 
     let wrong = docs::put_figure(&document, &fixture::sweep()).unwrap_err();
     assert_eq!(wrong.kind, crate::FailureKind::Usage);
