@@ -60,7 +60,7 @@ impl Nodes {
     }
 }
 
-/// What must not change during a load: pods, how often their containers have started, and since when nodes are ready.
+/// Everything that must not change during a load: pods, how often their containers have started, and since when nodes are ready.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Standing(BTreeMap<String, String>);
 
