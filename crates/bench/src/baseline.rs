@@ -13,8 +13,8 @@
 
 use crate::budgets::number;
 use crate::failure::{Failure, FailureKind, Result};
+use crate::results::stats::{Figures, SUBJECT, Spread, Summary};
 use crate::results::{Results, SCHEMA, figure};
-use crate::stats::{Figures, SUBJECT, Spread, Summary};
 use crate::verdict::{BudgetVerdict, Finding};
 use std::collections::BTreeSet;
 use std::fs;

@@ -5,8 +5,8 @@
 
 use crate::failure::{Failure, FailureKind, Result};
 use crate::peer;
+use crate::results::stats::{Figures, SUBJECT, Summary};
 use crate::results::{FIGURES, Results, figure};
-use crate::stats::{Figures, SUBJECT, Summary};
 use crate::verdict::{BudgetVerdict, Finding};
 use serde::Deserialize;
 use std::collections::BTreeMap;

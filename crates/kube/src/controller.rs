@@ -3,9 +3,9 @@
 use crate::accounts::TokenReviews;
 use crate::inject::Settings;
 use crate::issuer::IssuerSettings;
+use crate::kinds::Missing;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
-use crate::source::Missing;
 use crate::status::StatusUpdates;
 use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};

@@ -2,7 +2,7 @@
 //!
 //! The counters belong to the process, as its log does, because watches begin in many places.
 
-use crate::source::Missing;
+use crate::kinds::Missing;
 use std::collections::BTreeMap;
 use tokio::sync::watch::Receiver;
 use tulle_control::metrics::{Tally, Text};

@@ -1,5 +1,7 @@
 //! Names that the API server, pods and programs of the mesh agree on.
 
+use serde_json::{Value, json};
+
 /// Label or annotation of a namespace or pod: `enabled` or `disabled`.
 pub const INJECT: &str = "tulle.dev/inject";
 /// Annotation of a pod that has a sidecar: how it came about.
@@ -61,3 +63,17 @@ pub const PROFILE: &str = "tulle.dev/profile";
 pub const METRICS: &str = "tulle.dev/metrics";
 /// The configuration of the webhook for objects.
 pub const VALIDATOR: &str = "tulle-validator";
+/// The ConfigMap that it reads.
+pub(crate) const SETTINGS: &str = "tulle-settings";
+
+/// Builds the metadata of an object that is in no namespace.
+pub(crate) fn metadata(name: &str) -> Value {
+    json!({
+        "name": name,
+        "labels": {
+            "app.kubernetes.io/name": name,
+            "app.kubernetes.io/part-of": "tulle",
+            "app.kubernetes.io/managed-by": "tulle",
+        },
+    })
+}

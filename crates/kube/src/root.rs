@@ -5,7 +5,6 @@
 
 use crate::issuer::{certificates, pem};
 use crate::names::{CONTROLLER, ROTATE};
-use crate::validate::other_trust_domain;
 use futures_util::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -38,6 +37,15 @@ const ISSUER: (&str, &str) = ("issuer.name", "issuer.roots.pem");
 
 /// Key of the trust domain that the mesh was installed with.
 const TRUST_DOMAIN: &str = "trust-domain";
+
+/// Why the trust domain stays, and what can be done.
+pub(crate) fn other_trust_domain(trust_domain: &str, other: &str) -> String {
+    format!(
+        "trustDomain: it is `{trust_domain}` since the installation and cannot become `{other}`: all identities \
+         and policies contain it, and workloads started with another cannot talk to them. `tulle uninstall`, then \
+         install with the other one and restart all workloads with sidecars"
+    )
+}
 
 /// Where the roots are.
 #[derive(Clone)]

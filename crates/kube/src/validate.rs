@@ -5,25 +5,13 @@
 //! Gateway API's objects may be another controller's, which may do what Tulle does not: about those it
 //! only warns, and nobody waits for it.
 
-use crate::crd::{Definition, definitions};
 use crate::gateway::{CLASS, EGRESS_CLASS, unserved_egress};
-use crate::install::{SETTINGS, asked_at, metadata, namespace};
-use crate::names::VALIDATOR;
+use crate::object::read;
 use crate::review::{self, Request, Review};
-use crate::source::read;
+use crate::root::other_trust_domain;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
-/// The kinds of that group that are read.
-const GATEWAY_KINDS: [&str; 5] = [
-    "gateways",
-    "httproutes",
-    "grpcroutes",
-    "tlsroutes",
-    "tcproutes",
-];
-const GATEWAY_VERSIONS: [&str; 3] = ["v1", "v1alpha3", "v1alpha2"];
 
 /// Answers a review of an object that is created or changed.
 /// `trust_domain` is the mesh's.
@@ -118,77 +106,10 @@ fn text<'a>(value: &'a Value, place: &str) -> Option<&'a str> {
     value.pointer(place)?.as_str()
 }
 
-/// Why the trust domain stays, and what can be done.
-pub(crate) fn other_trust_domain(trust_domain: &str, other: &str) -> String {
-    format!(
-        "trustDomain: it is `{trust_domain}` since the installation and cannot become `{other}`: all identities \
-         and policies contain it, and workloads started with another cannot talk to them. `tulle uninstall`, then \
-         install with the other one and restart all workloads with sidecars"
-    )
-}
-
-/// The webhook as an object for the API server.
-pub(crate) fn configuration() -> Value {
-    let groups: BTreeSet<&str> = definitions().iter().map(|d| d.group).collect();
-    let rules: Vec<Value> = groups.into_iter().map(rule_of).collect();
-    let one = |name: &str, policy: &str, seconds: u32, rules: Vec<Value>| {
-        json!({
-            "name": name,
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": asked_at("/validate"),
-            "failurePolicy": policy,
-            "sideEffects": "None",
-            "timeoutSeconds": seconds,
-            "rules": rules,
-        })
-    };
-    let gateway = rule(GATEWAY_GROUP, &GATEWAY_VERSIONS, &GATEWAY_KINDS);
-    // The controller refuses to start with them, too, so nobody waits for this one.
-    let mut settings = one(
-        "settings.tulle.dev",
-        "Ignore",
-        3,
-        vec![changes_of_settings()],
-    );
-    settings["namespaceSelector"] =
-        json!({ "matchLabels": { "kubernetes.io/metadata.name": namespace() } });
-    settings["objectSelector"] = json!({ "matchLabels": { "app.kubernetes.io/name": SETTINGS } });
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-        "metadata": metadata(VALIDATOR),
-        "webhooks": [
-            one("objects.tulle.dev", "Fail", 10, rules),
-            one("gateway-api.tulle.dev", "Ignore", 3, vec![gateway]),
-            settings,
-        ],
-    })
-}
-
-fn changes_of_settings() -> Value {
-    json!({
-        "operations": ["UPDATE"],
-        "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "scope": "Namespaced",
-    })
-}
-
-fn rule_of(group: &str) -> Value {
-    let of_group = || definitions().iter().filter(|d| d.group == group);
-    let versions: BTreeSet<&str> = of_group().flat_map(|d| d.versions).copied().collect();
-    let versions: Vec<&str> = versions.into_iter().collect();
-    let kinds: Vec<&str> = of_group().map(|d: &Definition| d.plural).collect();
-    rule(group, &versions, &kinds)
-}
-
-fn rule(group: &str, versions: &[&str], kinds: &[&str]) -> Value {
-    json!({
-        "operations": ["CREATE", "UPDATE"],
-        "apiGroups": [group], "apiVersions": versions, "resources": kinds, "scope": "*",
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::SETTINGS;
 
     fn review(group: &str, object: Value, old: Value) -> Value {
         json!({

@@ -26,7 +26,7 @@ use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind};
 use tulle_kube::gateway::{self, MISSING, Surroundings, View};
-use tulle_kube::source::Missing;
+use tulle_kube::kinds::Missing;
 use tulle_kube::status::StatusUpdates;
 use tulle_model::identity::TrustDomain;
 

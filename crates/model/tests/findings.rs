@@ -225,7 +225,7 @@ fn routes_that_take_the_same() {
         &spec("{backendRefs: [{name: a, port: 80, weight: 0}]}"),
     );
     let none = route("r", &spec("{matches: [{path: {value: /x}}]}"));
-    for (object, status) in [(nowhere, "500"), (none, "404")] {
+    for object in [nowhere, none] {
         assert_eq!(
             found_with(&object),
             ["TL0032 HTTPRoute/r spec.rules[0].backendRefs"]
@@ -234,7 +234,7 @@ fn routes_that_take_the_same() {
         let objects: Vec<Object> = objects.collect();
         let told = validate_set(objects.iter());
         let told = told.iter().find(|p| p.code == "TL0032").unwrap();
-        assert!(told.message.contains(status), "{}", told.message);
+        assert!(told.message.contains("500"), "{}", told.message);
     }
 }
 

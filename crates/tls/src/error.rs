@@ -6,6 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tulle_model::identity::SpiffeId;
 
+/// Most certificates of a chain, the workload's included.
+pub(crate) const MAX_CHAIN: usize = 4;
+/// Most bytes of a chain.
+pub(crate) const MAX_CHAIN_BYTES: usize = 16 * 1024;
+
 /// Why a handshake failed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HandshakeError {
@@ -291,8 +296,8 @@ impl fmt::Display for HandshakeError {
                 f,
                 "the peer's chain has {certificates} certificates in {bytes} bytes, more than the {} in {} \
                  that are verified; issue it from a shorter chain",
-                crate::verify::MAX_CHAIN,
-                crate::verify::MAX_CHAIN_BYTES
+                MAX_CHAIN,
+                MAX_CHAIN_BYTES
             ),
             Self::BadCertificate { why } => write!(
                 f,

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tulle_model::identity::SpiffeId;
 
-use crate::error::HandshakeError;
+use crate::error::{HandshakeError, MAX_CHAIN, MAX_CHAIN_BYTES};
 use crate::leaf::{Leaf, Usage};
-use crate::verify::{MAX_CHAIN, MAX_CHAIN_BYTES};
 
 /// Why a chain and key are not a usable identity.
 #[derive(Debug, Clone)]

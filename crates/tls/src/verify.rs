@@ -19,13 +19,8 @@ use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Revoked;
 
 use crate::chains::Chains;
-use crate::error::HandshakeError;
+use crate::error::{HandshakeError, MAX_CHAIN, MAX_CHAIN_BYTES};
 use crate::leaf::{Leaf, Usage};
-
-/// Most certificates of a chain, the workload's included.
-pub(crate) const MAX_CHAIN: usize = 4;
-/// Most bytes of a chain.
-pub(crate) const MAX_CHAIN_BYTES: usize = 16 * 1024;
 
 /// Checks common to both sides.
 #[derive(Debug)]

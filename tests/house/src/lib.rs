@@ -7,7 +7,7 @@ pub mod dots;
 pub mod sources;
 
 use sources::{Import, Sources};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -19,44 +19,20 @@ pub const CIRCLE: usize = 3;
 pub struct Floors {
     /// Number of each module's floor, from the top.
     numbers: BTreeMap<String, usize>,
-    /// Imports that may run up for now: a file, and the module it imports.
-    exceptions: BTreeSet<(String, String)>,
-    /// Files of the longest circle that may stand for now.
-    circle: usize,
 }
 
 impl Floors {
-    /// Reads a `floors.txt`: a floor a line, as names of modules; `up FILE MODULE` for a known exception;
-    /// `circle N` for the longest circle of files. `#` begins a comment.
+    /// Reads a `floors.txt`: a floor a line, as names of modules. `#` begins a comment.
     ///
     /// # Errors
-    /// A line makes no sense.
+    /// A module has two floors.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut floors = Self {
-            circle: CIRCLE,
-            ..Self::default()
-        };
+        let mut floors = Self::default();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
-            let words: Vec<&str> = line.split_whitespace().collect();
-            match words.as_slice() {
-                [] => {}
-                ["up", file, module] => {
-                    let exception = ((*file).to_owned(), (*module).to_owned());
-                    if !floors.exceptions.insert(exception) {
-                        return Err(format!("line {}: {file} stands here twice", number + 1));
-                    }
-                }
-                ["circle", files] => match files.parse() {
-                    Ok(files) if files > CIRCLE => floors.circle = files,
-                    _ => return Err(format!("line {}: not above {CIRCLE}", number + 1)),
-                },
-                names => {
-                    for name in names {
-                        if floors.numbers.insert((*name).to_owned(), number).is_some() {
-                            return Err(format!("line {}: {name} has two floors", number + 1));
-                        }
-                    }
+            for name in line.split_whitespace() {
+                if floors.numbers.insert(name.to_owned(), number).is_some() {
+                    return Err(format!("line {}: {name} has two floors", number + 1));
                 }
             }
         }
@@ -80,26 +56,13 @@ impl Floors {
         {
             let _ = writeln!(found, "{name}: this floor has no module");
         }
-        let mut used = BTreeSet::new();
         for import in &sources.imports {
-            let Some(why) = self.wrong(import) else {
-                continue;
-            };
-            let exception = (import.file.clone(), import.module.clone());
-            if self.exceptions.contains(&exception) {
-                used.insert(exception);
-            } else {
+            if let Some(why) = self.wrong(import) {
                 let (file, line) = (&import.file, import.line);
                 let _ = writeln!(found, "{file}:{line}: `{}` {why}", import.text);
             }
         }
-        for (file, module) in self.exceptions.difference(&used) {
-            let _ = writeln!(
-                found,
-                "up {file} {module}: this exception is needed no longer; remove it"
-            );
-        }
-        self.check_circles(sources, &mut found);
+        found += &circles(sources);
         found
     }
 
@@ -115,24 +78,18 @@ impl Floors {
             std::cmp::Ordering::Equal => Some(format!("runs across: {to} stands beside {from}")),
         }
     }
+}
 
-    fn check_circles(&self, sources: &Sources, found: &mut String) {
-        let circles = sources.circles();
-        let longest = circles.iter().map(BTreeSet::len).max().unwrap_or_default();
-        if self.circle > CIRCLE && longest < self.circle {
-            let _ = writeln!(
-                found,
-                "circle {}: the longest circle has {longest} files; say so, or nothing at {CIRCLE}",
-                self.circle
-            );
-        }
-        for circle in circles.iter().filter(|c| c.len() > self.circle) {
-            let _ = writeln!(found, "{} files import each other:", circle.len());
-            for (from, to, text) in sources.within(circle) {
-                let _ = writeln!(found, "  {from} -> {to}: {text}");
-            }
+/// Names each circle of more than [`CIRCLE`] files with its imports; empty: there is none.
+pub fn circles(sources: &Sources) -> String {
+    let mut found = String::new();
+    for circle in sources.circles().iter().filter(|c| c.len() > CIRCLE) {
+        let _ = writeln!(found, "{} files import each other:", circle.len());
+        for (from, to, text) in sources.within(circle) {
+            let _ = writeln!(found, "  {from} -> {to}: {text}");
         }
     }
+    found
 }
 
 /// Checks a crate by its folder.

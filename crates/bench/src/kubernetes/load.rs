@@ -3,10 +3,9 @@
 use super::place::{CLIENT, ReadyNamespace};
 use super::usage::{Seen, Used, seconds};
 use crate::failure::{Failure, OrFail, Result};
+use crate::fortio::{self, Rate, Report};
 use crate::interrupt::Interrupt;
 use crate::results::{Sample, figure};
-use crate::sweep::fortio::{self, Report};
-use crate::sweep::plan::Rate;
 use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -79,7 +79,7 @@ impl Mesh {
     /// The one that is compared with the others.
     pub fn tulle() -> Self {
         Self {
-            name: crate::stats::SUBJECT.into(),
+            name: crate::results::stats::SUBJECT.into(),
             label: Some(("tulle.dev/inject".into(), "enabled".into())),
         }
     }
@@ -87,14 +87,14 @@ impl Mesh {
     /// No sidecars.
     pub fn none() -> Self {
         Self {
-            name: crate::stats::NO_MESH.into(),
+            name: crate::results::stats::NO_MESH.into(),
             label: None,
         }
     }
 
     /// Whether it is the one whose counters are known.
     pub fn is_tulle(&self) -> bool {
-        self.name == crate::stats::SUBJECT
+        self.name == crate::results::stats::SUBJECT
     }
 }
 

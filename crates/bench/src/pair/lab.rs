@@ -52,7 +52,7 @@ impl<'a> Lab<'a> {
         let base = free_ports(count.saturating_mul(PORTS_EACH))?;
         let (mut places, mut opaque) = (Vec::new(), Vec::new());
         for (number, peer) in (1..).zip(peers) {
-            let mode = if peer.name() == crate::stats::NO_MESH {
+            let mode = if peer.name() == crate::results::stats::NO_MESH {
                 Mode::Baseline
             } else {
                 Mode::Both

@@ -15,7 +15,7 @@ pub struct Tulle {
 
 impl Peer for Tulle {
     fn name(&self) -> &'static str {
-        crate::stats::SUBJECT
+        crate::results::stats::SUBJECT
     }
 
     fn version(&self) -> Result<String> {

@@ -4,7 +4,7 @@ use super::axis::Axis;
 use super::look;
 use super::number;
 use super::svg::{Anchor, Picture, Svg, WIDTH, width_of};
-use crate::stats::Spread;
+use crate::results::stats::Spread;
 
 /// A chart of bars.
 pub(super) struct Bars {
@@ -68,7 +68,7 @@ impl Bars {
             let next = y + height_of(group);
             let class = look::class(&group.peer);
             let middle = f64::midpoint(y, next) + 4.5;
-            let label = if group.peer == crate::stats::SUBJECT {
+            let label = if group.peer == crate::results::stats::SUBJECT {
                 "strong"
             } else {
                 ""

@@ -3,8 +3,8 @@
 use super::look;
 use super::number;
 use super::page::Cell;
+use crate::results::stats::{NO_MESH, SUBJECT, Spread, Summary};
 use crate::results::{Results, Sample, figure};
-use crate::stats::{NO_MESH, SUBJECT, Spread, Summary};
 use std::collections::BTreeSet;
 
 /// Samples of one peer in one scenario, and their figures.
@@ -47,7 +47,7 @@ impl<'a> Row<'a> {
     /// This peer's figure divided by another's, run by run.
     pub(super) fn ratio(&self, other: &str, figure: &str) -> Cell {
         let samples = self.results.for_scenario(self.scenario);
-        let ratio = crate::stats::ratio(samples, self.peer, other, figure);
+        let ratio = crate::results::stats::ratio(samples, self.peer, other, figure);
         if self.peer == other && ratio.is_some() {
             return Cell::figure("1");
         }

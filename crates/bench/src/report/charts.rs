@@ -7,8 +7,8 @@ use super::histograms;
 use super::lines::{Line, Plot, Point};
 use super::number;
 use super::page::Chart;
+use crate::results::stats::Spread;
 use crate::results::{Results, Sample, figure};
-use crate::stats::Spread;
 use hdrhistogram::Histogram;
 
 /// The subject of a bar chart.

@@ -1,9 +1,9 @@
 //! Results of each study as they look after real runs: published figures with some noise.
 
-use super::env::Environment;
 use super::histograms;
+use crate::environment::Environment;
+use crate::results::stats::Summary;
 use crate::results::{Results, SCHEMA, Sample, Scenario, Series, figure};
-use crate::stats::Summary;
 use crate::verdict::{BudgetVerdict, Finding};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;

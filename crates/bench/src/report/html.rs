@@ -141,7 +141,7 @@ fn write_table(html: &mut String, table: &Table) {
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
         let subject = row.first().and_then(|cell| cell.peer.as_deref());
-        let subject = subject == Some(crate::stats::SUBJECT);
+        let subject = subject == Some(crate::results::stats::SUBJECT);
         html.push_str(if subject {
             "<tr class=\"subject\">"
         } else {

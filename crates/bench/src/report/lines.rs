@@ -152,7 +152,7 @@ impl Plot {
                 let leader = format!("leader {class}");
                 svg.line((end_x + 3.0, end_y), (edge + 11.0, at), &leader);
             }
-            let strong = if line.peer == crate::stats::SUBJECT {
+            let strong = if line.peer == crate::results::stats::SUBJECT {
                 " strong"
             } else {
                 ""

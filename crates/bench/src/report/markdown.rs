@@ -178,7 +178,7 @@ pub(super) fn table(table: &Table) -> String {
 
 fn cell(cell: &Cell) -> String {
     let mut text = clean(&cell.text);
-    if cell.peer.as_deref() == Some(crate::stats::SUBJECT) {
+    if cell.peer.as_deref() == Some(crate::results::stats::SUBJECT) {
         text = format!("**{text}**");
     }
     if let Some(range) = &cell.range {

@@ -18,7 +18,7 @@ mod charts;
 pub mod command;
 mod csv;
 mod docs;
-pub mod env;
+mod env;
 #[cfg(test)]
 mod fixture;
 mod histograms;
@@ -37,9 +37,10 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+use crate::environment::Environment;
 use crate::failure::{Failure, OrFail, Result};
+use crate::results::stats::Summary;
 use crate::results::{Results, SCHEMA, Sample, Scenario};
-use crate::stats::Summary;
 use crate::verdict::BudgetVerdict;
 use progress::Progress;
 use std::collections::BTreeMap;
@@ -99,7 +100,7 @@ impl Recorder {
             schema: SCHEMA,
             study: study.name.to_owned(),
             date,
-            environment: env::Environment::read(),
+            environment: Environment::read(),
             command: repro::command(),
             directory: repro::directory(),
             planned: 0,

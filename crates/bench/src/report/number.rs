@@ -1,7 +1,7 @@
 //! Numbers as a reader wants them: as many digits as mean something, thousands apart; and the
 //! capital letter of a sentence.
 
-use crate::stats::Spread;
+use crate::results::stats::Spread;
 
 /// Three digits that count, not more than three after the point.
 pub(super) fn digits(value: f64) -> usize {

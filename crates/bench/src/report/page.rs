@@ -2,7 +2,7 @@
 
 use super::number;
 use super::svg::Picture;
-use crate::stats::Spread;
+use crate::results::stats::Spread;
 
 /// A whole report.
 pub(super) struct Page {

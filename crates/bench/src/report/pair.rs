@@ -4,8 +4,8 @@ use super::cells::{IN_BRACKETS, Row, beside, name, remarks};
 use super::charts::{self, Figure};
 use super::number;
 use super::page::{Cell, Page, Section, Table};
+use crate::results::stats::{NO_MESH, SUBJECT};
 use crate::results::{Results, Scenario, figure};
-use crate::stats::{NO_MESH, SUBJECT};
 
 const CPU: Figure = Figure {
     name: "cpu",
@@ -265,7 +265,12 @@ pub(super) fn readme(results: &Results) -> String {
             })
         };
         let cpu = figure::CPU_US_PER_REQUEST;
-        let ratio = match crate::stats::ratio(results.for_scenario(headline), peer, "envoy", cpu) {
+        let ratio = match crate::results::stats::ratio(
+            results.for_scenario(headline),
+            peer,
+            "envoy",
+            cpu,
+        ) {
             Some(_) if *peer == "envoy" => "1".to_owned(),
             Some(ratio) => number::fixed(ratio.median, 2),
             None => "–".to_owned(),

@@ -5,8 +5,8 @@ use super::cells::{IN_BRACKETS, Row, beside, name, remarks};
 use super::charts::{self, Figure, Over};
 use super::number;
 use super::page::{Cell, Chart, Page, Section, Table};
+use crate::results::stats::{NO_MESH, SUBJECT};
 use crate::results::{Results, Scenario, figure};
-use crate::stats::{NO_MESH, SUBJECT};
 
 const RATE: Figure = Figure {
     name: "tps",

@@ -5,8 +5,8 @@ use super::cells::{Row, name, remarks};
 use super::lines::{Line, Plot, Point};
 use super::number;
 use super::page::{Cell, Chart, Page, Section, Table};
+use crate::results::stats::{NO_MESH, SUBJECT, Spread};
 use crate::results::{Results, Sample, Scenario, figure};
-use crate::stats::{NO_MESH, SUBJECT, Spread};
 
 /// Figures that are drawn against the number of connections, in the order published.
 const CHARTS: [(&str, &str, &str, &str); 9] = [

@@ -3,12 +3,12 @@
 
 use super::{App as Application, Options, Path, scenario_name};
 use crate::failure::{Failure, FailureKind, Result};
+use crate::fortio::Rate;
 use crate::interrupt::Interrupt;
 use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace};
 use crate::report::{Recorder, Study};
 use crate::results::{Sample, figure};
 use crate::run::{self, Cell};
-use crate::sweep::plan::Rate;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tulle_model::resource::Protocol;

@@ -18,7 +18,7 @@ impl Plane {
     /// The peer's name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Tulle => crate::stats::SUBJECT,
+            Self::Tulle => crate::results::stats::SUBJECT,
             Self::Envoy => "envoy",
             Self::None => "none",
         }

@@ -1,9 +1,10 @@
 //! The study in a cluster: Fortio's client and server in two pods.
 
 use super::csv::{self, Average, Row};
-use super::plan::{self, PAYLOAD, Scene};
+use super::plan::{self, Scene};
 use super::{Mode, Options};
 use crate::failure::{Failure, FailureKind, Result};
+use crate::fortio::PAYLOAD;
 use crate::interrupt::Interrupt;
 use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace};
 use crate::report::{Recorder, Study};

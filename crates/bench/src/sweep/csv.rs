@@ -1,6 +1,6 @@
 //! `sweep.csv`: the columns, units and rounding of istio/tools, so that its plotter reads it.
 
-use super::fortio::Report;
+use crate::fortio::Report;
 use std::fmt::Write;
 
 /// A measurement that counts.
@@ -72,7 +72,7 @@ mod tests {
             peer: peer.into(),
             mode,
             rate: "1000".into(),
-            report: Report::parse(include_str!("testdata/tcp.json")).unwrap(),
+            report: Report::parse(include_str!("../testdata/tcp.json")).unwrap(),
             client,
             server,
         };

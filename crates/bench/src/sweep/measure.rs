@@ -1,9 +1,9 @@
 //! One scenario for one peer, once: sidecars up, warm-up, load, figures, proof, sidecars down.
 
 use super::csv::{Average, Row};
-use super::fortio::{Fortio, Report};
-use super::plan::{Load, Rate, Scene};
+use super::plan::{Load, Scene};
 use crate::failure::{Failure, Result};
+use crate::fortio::{Fortio, Rate, Report};
 use crate::interrupt::Interrupt;
 use crate::peer::refusal::{self, ProbeRequest};
 use crate::peer::{Mode, Peer, Running, Topology};

@@ -3,17 +3,17 @@
 //! connections, modes baseline, clientsidecar, serversidecar and both.
 //!
 //! Files in the order of a measurement: `plan` (what is measured), `measure` (one scenario for one
-//! peer, once) or `cluster` (the same between pods), `fortio` (the program's command line and result), `csv` (Istio's columns).
+//! peer, once) or `cluster` (the same between pods), `csv` (Istio's columns).
 
 mod cluster;
 mod csv;
-pub(crate) mod fortio;
 mod measure;
-pub(crate) mod plan;
+mod plan;
 
 use crate::args::Common;
 use crate::cpus;
 use crate::failure::{Failure, FailureKind, Result};
+use crate::fortio::{Fortio, Rate, rate};
 use crate::interrupt::Interrupt;
 use crate::janitor::TemporaryDirectory;
 use crate::kubernetes;
@@ -23,7 +23,6 @@ use crate::run::{self, Cell};
 use crate::tools;
 use clap::Args;
 use measure::Bench;
-use plan::Rate;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use tulle_model::resource::Protocol;
@@ -50,7 +49,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: Option<Vec<u32>>,
     /// Requests per second, or max
-    #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "1000,max", value_parser = plan::rate)]
+    #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "1000,max", value_parser = rate)]
     pub qps: Vec<Rate>,
     /// Options of a measurement in a cluster
     #[command(flatten)]
@@ -72,7 +71,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.cluster.kubernetes {
         return cluster::run(options);
     }
-    let fortio = fortio::Fortio::new(tools::fortio()?);
+    let fortio = Fortio::new(tools::fortio()?);
     let peers = peer::parse(&format!("none,{}", options.vs), &options.common)?;
     let interrupt = Interrupt::catch()?;
     let scenes = plan::scenes(options);

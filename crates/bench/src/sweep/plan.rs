@@ -2,54 +2,16 @@
 
 use super::Options;
 use crate::cpus;
+use crate::fortio::{PAYLOAD, Rate};
 use crate::peer::Mode;
 use crate::results::Scenario;
-use serde::{Serialize, Serializer};
-use std::fmt;
 use std::time::Duration;
 use tulle_model::resource::Protocol;
 
-/// Bytes that a request asks the server for, or sends to have them echoed.
-pub(super) const PAYLOAD: usize = 1024;
 /// The published duration of each measurement.
 const PUBLISHED: Duration = Duration::from_secs(240);
 /// Starting and ending sidecars and Fortio, for the time left.
 const OVERHEAD: Duration = Duration::from_millis(450);
-
-/// Requests in a second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rate {
-    /// This many, over all connections.
-    Fixed(u32),
-    /// The maximum rate: each connection sends the next request when it gets an answer.
-    Max,
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(rate) => write!(f, "{rate}"),
-            Self::Max => f.write_str("max"),
-        }
-    }
-}
-
-impl Serialize for Rate {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// Parses a rate of the command line.
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
-    match text {
-        "max" => Ok(Rate::Max),
-        _ => match text.parse() {
-            Ok(rate) if rate > 0 => Ok(Rate::Fixed(rate)),
-            _ => Err("requests in a second, or max".into()),
-        },
-    }
-}
 
 /// Parses a mode of the command line.
 pub(super) fn mode(text: &str) -> Result<Mode, String> {
@@ -233,6 +195,7 @@ pub(super) fn notes(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fortio::rate;
 
     fn options(words: &[&str]) -> Options {
         crate::args::parse(words)

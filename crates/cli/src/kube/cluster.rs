@@ -1,7 +1,7 @@
 //! The API server of the cluster that is meant, and what can be reached through it: objects, the
 //! ports of a pod, the controller. Nothing here needs more than `kubectl` does.
 
-use super::args::Which;
+use crate::args::cluster::Which;
 use crate::client::{self, Objects};
 use crate::failure::{Failure, OrFail, Result};
 use http_body_util::{BodyExt, Full, Limited};

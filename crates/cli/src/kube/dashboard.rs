@@ -1,8 +1,8 @@
 //! `tulle dashboard`: a port of this host leads to a web page in the cluster.
 
-use super::args::Dashboard;
 use super::cluster::Cluster;
 use super::workloads::{self, containers, is_ready, items, text};
+use crate::args::cluster::Dashboard;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use serde_json::Value;

@@ -1,10 +1,10 @@
 //! `tulle harden`: what strictness would refuse of what was seen, and making namespaces strict.
 
-use super::args::Harden;
 use super::cluster::Cluster;
 use super::namespace::exists;
 use super::outside::{self, Outside, Peer, Strictness};
 use super::workloads::{self, NO_SIDECARS, text};
+use crate::args::cluster::Harden;
 use crate::failure::Result;
 use crate::findings;
 use crate::output::{self, line};
@@ -55,7 +55,7 @@ pub(crate) async fn harden(cluster: &Cluster, args: &Harden) -> Result<ExitCode>
     let strictness = Strictness::from_cluster(cluster, &all).await?;
     let mut names: BTreeSet<String> = args.names.iter().cloned().collect();
     if names.is_empty() {
-        let pods = workloads::meshed(cluster, &super::args::Within::default()).await?;
+        let pods = workloads::meshed(cluster, &crate::args::cluster::Within::default()).await?;
         names.extend(pods.into_iter().filter(|p| !p.gateway).map(|p| p.namespace));
         let joined = all
             .iter()

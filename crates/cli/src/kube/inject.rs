@@ -1,9 +1,9 @@
 //! `tulle inject`: manifests that ask for sidecars, or have them already.
 
-use super::args::{Inject, Which};
 use super::cluster::Cluster;
 use super::outside::mesh_in_force;
 use super::workloads::text;
+use crate::args::cluster::{Inject, Which};
 use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
 use std::io::Read;

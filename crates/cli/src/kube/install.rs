@@ -1,8 +1,8 @@
 //! `tulle install`: the objects that a cluster needs, printed for `kubectl apply -f -` or applied.
 
-use super::args::Which;
 use super::cluster::Cluster;
 use super::{has_kubeconfig, present, rollout, values};
+use crate::args::cluster::Which;
 use crate::args::{Install, ObjectFormat};
 use crate::failure::{OrFail, Result};
 use serde_json::{Value, json};

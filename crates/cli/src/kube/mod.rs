@@ -1,7 +1,6 @@
 //! Tulle on Kubernetes: what is installed, the programs of its pods, and the commands that look at a
 //! mesh there and change it.
 
-pub(crate) mod args;
 mod check;
 mod cluster;
 pub(crate) mod controller;

@@ -1,8 +1,8 @@
 //! `tulle namespace`: which namespaces' pods get sidecars.
 
-use super::args::{Namespace, Namespaces};
 use super::cluster::Cluster;
 use super::workloads::{self, Meshed, text};
+use crate::args::cluster::{Namespace, Namespaces};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
 use serde::Serialize;

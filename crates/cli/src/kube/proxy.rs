@@ -1,8 +1,8 @@
 //! `tulle proxy`: what proxies say of themselves, over their administration on loopback.
 
-use super::args::{Proxy, Query, Within};
 use super::cluster::Cluster;
 use super::workloads::{self, ADMIN_PORT, Meshed};
+use crate::args::cluster::{Proxy, Query, Within};
 use crate::args::{Format, Output};
 use crate::failure::Result;
 use crate::output::{self, Columns, coarse, line};

@@ -3,10 +3,10 @@
 //! `kubectl` does it because people also pipe the objects into it: two ways of applying would leave fields behind that
 //! the other one set.
 
-use super::args::{Applying, Which};
 use super::cluster::Cluster;
 use super::images::{self, MissingImage};
 use super::workloads::{containers, text};
+use crate::args::cluster::{Applying, Which};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{line, progress};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! `tulle metrics`: whether sidecars of a namespace say that Prometheus may scrape them.
 
-use super::args::{Metrics, Namespaces};
 use super::cluster::Cluster;
 use super::namespace::{exists, restart_or_say};
+use crate::args::cluster::{Metrics, Namespaces};
 use crate::failure::Result;
 use crate::output::line;
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! `tulle status` and `tulle version` in a cluster.
 
-use super::args::Within;
 use super::cluster::Cluster;
 use super::outside::{self, Outside};
 use super::workloads::text;
 use super::{proxy, traffic};
+use crate::args::cluster::Within;
 use crate::args::{Status, Version};
 use crate::failure::{Failure, Result};
 use crate::metrics::Edge;

@@ -3,10 +3,10 @@
 //! No Secret is asked for, what applications are told (environment, arguments) is left out, and what
 //! looks like a key or token in anything else is, too.
 
-use super::args::{Support, Within};
 use super::check;
 use super::cluster::Cluster;
 use super::workloads::{self, Meshed, text};
+use crate::args::cluster::{Support, Within};
 use crate::failure::{OrFail, Result};
 use crate::output::line;
 use flate2::Compression;

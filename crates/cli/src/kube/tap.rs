@@ -1,10 +1,10 @@
 //! `tulle tap` and `tulle top`: requests as they end, told by the proxies themselves (`GET /tap`).
 
-use super::args::Tap;
 use super::cluster::Cluster;
 use super::traffic::short;
 use super::workloads::{self, ADMIN_PORT, Meshed};
 use crate::args::Format;
+use crate::args::cluster::Tap;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{self, Columns, Screen, line};
 use http_body_util::BodyExt;

@@ -1,9 +1,9 @@
 //! `tulle stat` and `tulle edges`: what the proxies counted, asked of them. Nothing else is needed.
 
-use super::args::{By, Edges, Stat, Within};
 use super::cluster::Cluster;
 use super::outside;
 use super::workloads::{self, Meshed};
+use crate::args::cluster::{By, Edges, Stat, Within};
 use crate::failure::Result;
 use crate::metrics::{self, Edge};
 use crate::output::{self, Columns, line};

@@ -1,9 +1,9 @@
 //! `tulle uninstall`: removes what `tulle install` and the controller have made, in an order in which
 //! nothing is made again and nothing else of the cluster is held up.
 
-use super::args::{Uninstall, Within};
 use super::cluster::Cluster;
 use super::workloads::{self, text};
+use crate::args::cluster::{Uninstall, Within};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! `tulle upgrade`: what `tulle install` of this version prints or applies, with the settings that are there.
 
-use super::args::{Upgrade, Which};
 use super::cluster::Cluster;
 use super::workloads::text;
 use super::{install, present, rollout, values};
+use crate::args::cluster::{Upgrade, Which};
 use crate::args::{Format, ObjectFormat};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};

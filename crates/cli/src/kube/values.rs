@@ -1,6 +1,6 @@
 //! Reads the values chosen at installation: files, `--set` and dedicated options.
 
-use super::args::{Chosen, Images, Profile};
+use crate::args::cluster::{Chosen, Images, Profile};
 use crate::args::{Install, IssuerArgs};
 use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! `tulle why` in a cluster: the controller's answer, with what the proxies of both sides remember.
 
-use super::args::Within;
 use super::cluster::Cluster;
 use super::workloads::{self, Meshed, Target, text};
 use crate::args::Why;
+use crate::args::cluster::Within;
 use crate::client::Rpc;
 use crate::failure::Result;
 use crate::why::{self, Told};

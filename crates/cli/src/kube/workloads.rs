@@ -1,7 +1,7 @@
 //! Pods as the API server shows them, and those of them that have a sidecar.
 
-use super::args::Within;
 use super::cluster::Cluster;
+use crate::args::cluster::Within;
 use crate::failure::{Failure, Result};
 use futures_util::{StreamExt, stream};
 use serde_json::Value;

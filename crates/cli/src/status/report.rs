@@ -1,13 +1,14 @@
 //! Gathers everything known about a running mesh.
 
 use crate::client;
+use crate::data_plane::DataPlane;
 use crate::failure::Result;
 use crate::findings;
 use crate::http;
 use crate::metrics::{self, Edge, Unreached};
 use crate::paths::Paths;
 use crate::proc;
-use crate::supervise::state::{self, DataPlane, Mode, Phase, Process, ProcessPhase, RunState};
+use crate::supervise::state::{self, Mode, Phase, Process, ProcessPhase, RunState};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use super::report::{Proxy, Report, Workload};
 use crate::args::Format;
+use crate::data_plane::DataPlane;
 use crate::metrics::{EGRESS, Edge};
 use crate::output::{Columns, Mark, bytes, coarse, is_terminal, paint, terminal_size, visible};
-use crate::supervise::state::DataPlane;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 

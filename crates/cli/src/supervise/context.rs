@@ -2,13 +2,13 @@
 //!
 //! The supervisor is one thread, so this is shared by `Rc` and nothing in it is locked.
 
-use super::controller::EnvoyPrograms;
-use super::direct::Direct;
+use super::direct_places::Direct;
 use super::fixed_ports::FixedPorts;
 use super::ports::{Pool, Reserved};
 use super::process::SupervisedProcess;
-use super::state::{DataPlane, Mode};
+use super::state::Mode;
 use crate::client::{self, Objects, Rpc};
+use crate::data_plane::{DataPlane, EnvoyPrograms};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::proc::MARK;

@@ -1,13 +1,15 @@
 //! The controller as a child: where it listens, its start, and the objects it is given first.
 
 use super::context::Context;
-use super::ports::{Pool, Range, Reserved};
+use super::ports::{Pool, Reserved};
 use super::process::{Make, SupervisedProcess};
-use super::state::{DataPlane, Mode, ProcessPhase};
+use super::state::{Mode, ProcessPhase};
 use crate::args::{Sidecars, Up};
 use crate::client::{Objects, Rpc};
+use crate::data_plane::{DataPlane, EnvoyPrograms};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
+use crate::port_range::PortRange;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,20 +51,11 @@ pub(crate) struct Plan {
     /// Where other sidecars reach listeners on the host.
     pub(crate) reachable: IpAddr,
     /// Ports of those listeners; none: any free ones.
-    pub(crate) inbound_ports: Option<Range>,
+    pub(crate) inbound_ports: Option<PortRange>,
     /// The proxy's program.
     pub(crate) proxy: PathBuf,
     /// Those of Envoy sidecars.
     pub(crate) envoy: Option<EnvoyPrograms>,
-}
-
-/// The programs that replace `tulle-proxy` where sidecars are Envoy.
-#[derive(Debug, Clone)]
-pub(crate) struct EnvoyPrograms {
-    /// This program.
-    pub(crate) agent: PathBuf,
-    /// Envoy.
-    pub(crate) envoy: PathBuf,
 }
 
 /// Decides how the mesh runs on this host.

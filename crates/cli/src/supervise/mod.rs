@@ -8,6 +8,7 @@
 pub(crate) mod context;
 mod controller;
 mod direct;
+mod direct_places;
 pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
 pub(crate) mod janitor;

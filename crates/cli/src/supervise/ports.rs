@@ -4,14 +4,13 @@
 
 use super::state::Mode;
 use crate::failure::{Failure, Result};
+use crate::port_range::PortRange;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::cell::Cell;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::str::FromStr;
 use tulle_model::manifest::{GatewaySpec, Object};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -56,37 +55,6 @@ pub(crate) struct Pool {
     next: Cell<u16>,
     /// The operator named the ports: the lowest free one is taken.
     named: bool,
-}
-
-/// Ports that the operator names, the last one included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
-    first: u16,
-    last: u16,
-}
-
-impl FromStr for Range {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let [first, last] = [first, last].map(str::parse::<u16>);
-        let (Ok(first), Ok(last)) = (first, last) else {
-            return Err("expected FIRST-LAST, such as 16000-16099");
-        };
-        match (first, last) {
-            // A sidecar has no privilege.
-            _ if first < 1024 => Err("sidecars can use ports of 1024 or more only"),
-            _ if first > last => Err("the first port is higher than the last"),
-            _ => Ok(Self { first, last }),
-        }
-    }
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
-    }
 }
 
 /// A port that nobody but our own child gets. Between the choice of a port and the child's bind, and
@@ -137,8 +105,8 @@ impl Pool {
     }
 
     /// Only these ports; without them, any.
-    pub(crate) fn within(range: Option<Range>) -> Self {
-        let Some(Range { first, last }) = range else {
+    pub(crate) fn within(range: Option<PortRange>) -> Self {
+        let Some(PortRange { first, last }) = range else {
             return Self::new();
         };
         Self {
@@ -270,7 +238,7 @@ mod tests {
     fn named_ports_are_taken_from_the_first_on_and_no_others() {
         // A free stretch: somebody else may have ports of any.
         let base = Pool::new().take(LOCALHOST).unwrap().address().port();
-        let range: Range = format!("{base}-{base}").parse().unwrap();
+        let range: PortRange = format!("{base}-{base}").parse().unwrap();
         let pool = Pool::within(Some(range));
         let one = pool.take(LOCALHOST).unwrap();
         assert_eq!(one.address().port(), base);
@@ -285,7 +253,7 @@ mod tests {
 
     #[test]
     fn ranges_of_ports_are_read_or_refused() {
-        let read = |text: &str| text.parse::<Range>();
+        let read = |text: &str| text.parse::<PortRange>();
         assert_eq!(read("16000-16099").unwrap().to_string(), "16000-16099");
         assert_eq!(read("1024").unwrap().to_string(), "1024-1024");
         assert!(read("65535-65535").is_ok());

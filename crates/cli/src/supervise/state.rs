@@ -4,6 +4,7 @@
 //! `down` needs to end the mesh: process ids together with their start times, since an id alone
 //! may by then belong to somebody else.
 
+use crate::data_plane::DataPlane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
@@ -22,26 +23,6 @@ pub(crate) enum Mode {
     Namespaces,
     /// Everything on loopback, declared upstreams.
     Loopback,
-}
-
-/// The program of the sidecars on this host. Gateways are always Tulle's own proxy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum DataPlane {
-    /// Sidecars are `tulle-proxy`.
-    #[default]
-    Tulle,
-    /// Sidecars are Envoy, each with an agent of ours.
-    Envoy,
-    /// There are no sidecars: plaintext, and nobody decides who may call.
-    None,
-}
-
-impl DataPlane {
-    /// Whether workloads have sidecars.
-    pub(crate) fn has_sidecars(self) -> bool {
-        self != Self::None
-    }
 }
 
 /// Life of the mesh.

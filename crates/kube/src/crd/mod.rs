@@ -12,7 +12,7 @@ mod tests;
 
 pub use kinds::{Column, Definition, definitions};
 
-use crate::install::metadata;
+use crate::names::metadata;
 use serde_json::{Value, json};
 
 /// All definitions as objects, in the order of the documentation.

@@ -1,7 +1,7 @@
 //! Which routes attach to which listeners, and why others do not. Pure.
 
 use super::listeners::{Trouble, kinds};
-use super::view::{Key, Labels, Listener, ParentRef, RouteKind, RouteSpec};
+use crate::gateway_fields::{Key, Labels, Listener, ParentRef, RouteKind, RouteSpec};
 use tulle_control::index::common_hosts;
 
 /// The names of the listeners that take a route. `labels` are those of its namespace.

@@ -1,13 +1,14 @@
 //! Keeps gateways as they should be, for as long as the process runs.
 
 use super::plan::{Planned, plan};
-use super::view::{Key, Own, Text, TextKey, TextState, View};
+use super::view::{Own, Text, TextState, View};
 use super::watch;
 use super::write::{Writer, wish_statuses};
+use crate::gateway_fields::{Key, TextKey};
 use crate::inject::Settings;
-use crate::source::Missing;
-use crate::source::watch::WatchEvent;
+use crate::kinds::Missing;
 use crate::status::StatusUpdates;
+use crate::watch::WatchEvent;
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};

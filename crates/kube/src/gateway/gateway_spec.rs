@@ -2,7 +2,7 @@
 
 use super::listeners::{Judged, Trouble};
 use super::objects::{self, GatewayParameters};
-use super::view::{Key, Listener, Reference};
+use crate::gateway_fields::{Key, Listener, Reference};
 use serde_json::{Value, json};
 use tulle_control::read_object;
 use tulle_model::manifest::{GatewaySpec, Object};

@@ -3,7 +3,8 @@
 
 use super::plan::{Planned, Subject};
 use super::status;
-use super::view::{Class, Key, Own, View};
+use super::view::{Own, View};
+use crate::gateway_fields::{Class, Key};
 use crate::ingress::{GROUP, Member, Served, problem};
 use crate::status::{ChangedStatus, StatusUpdate, StatusUpdates};
 use serde_json::{Value, json};

@@ -1,10 +1,9 @@
 //! Whether a gateway's listeners are in order. Pure.
 
 use super::certificate;
-use super::view::{
-    Gateway, Key, Listener, Own, Reference, RouteKind, Text, TextKey, TextState, Validation, View,
-};
+use super::view::{Own, Text, TextState, View};
 use super::{CLASS, CONNECT, EGRESS_CLASS, NOT_PERMITTED, no_rights};
+use crate::gateway_fields::{Gateway, Key, Listener, Reference, RouteKind, TextKey, Validation};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::SystemTime;

@@ -26,6 +26,7 @@ pub(crate) mod view;
 mod watch;
 mod write;
 
+pub use crate::gateway_fields::EGRESS_CLASS;
 #[cfg(test)]
 pub(crate) use follow::Told;
 pub use follow::{MISSING, Surroundings, follow};
@@ -33,13 +34,12 @@ pub(crate) use listeners::unserved_egress;
 pub(crate) use objects::{METRICS_PORT_NAME, labels};
 pub use view::View;
 
+use crate::gateway_fields::Key;
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};
 
 /// The class of gateways for clients outside the mesh.
 pub const CLASS: &str = "tulle";
-/// The class of egress gateways.
-pub const EGRESS_CLASS: &str = "tulle-egress";
 /// The classes that are always there.
 pub const CLASSES: [&str; 2] = [CLASS, EGRESS_CLASS];
 /// The protocol of an egress gateway's listeners: CONNECT in the mesh's own TLS.
@@ -116,7 +116,7 @@ pub fn rights() -> Vec<Value> {
 }
 
 /// Returns the name of the Service that a Gateway is reached by.
-pub(crate) fn service_name(gateway: &view::Key) -> String {
+pub(crate) fn service_name(gateway: &Key) -> String {
     objects::place(gateway).name
 }
 

@@ -1,7 +1,7 @@
 //! Builds the objects that a gateway runs as: Deployment, Service, account and disruption budget. Pure.
 
 use super::ports;
-use super::view::{Class, Gateway, Key, Labels};
+use crate::gateway_fields::{Class, Gateway, Key, Labels};
 use crate::ingress;
 use crate::inject::{Resources, Settings, containers, options::Options};
 use crate::names::{

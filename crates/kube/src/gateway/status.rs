@@ -1,8 +1,9 @@
 //! Builds the statuses of Gateways and their class. Pure.
 
 use super::listeners::{Judged, Trouble};
-use super::view::{Class, Deployment, Gateway, Service};
+use super::view::{Deployment, Service};
 use super::{EGRESS_CLASS, FEATURES, NOT_PERMITTED};
+use crate::gateway_fields::{Class, Gateway};
 use crate::status::{Condition, conditions};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,9 +3,10 @@
 
 use super::no_rights;
 use super::objects::{APP, GATEWAY_NAME};
-use super::view::{Key, Own, Text, TextKey, TextState};
+use super::view::{Own, Text, TextState};
+use crate::gateway_fields::{Key, TextKey};
 use crate::restarting_watch::restarting_watch;
-use crate::source::watch::{Step, Taker, WatchEvent, pass_on};
+use crate::watch::{Step, Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;

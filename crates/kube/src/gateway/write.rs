@@ -2,8 +2,9 @@
 //! [`crate::status`], which writes them.
 
 use super::plan::Planned;
-use super::view::{Key, Own, View};
+use super::view::{Own, View};
 use super::{no_rights, objects, status};
+use crate::gateway_fields::Key;
 use crate::status::{ChangedStatus, StatusUpdate, StatusUpdates};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};

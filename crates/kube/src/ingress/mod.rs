@@ -15,13 +15,12 @@ mod translate;
 pub(crate) use seen::{Class, Ingress};
 pub(crate) use translate::translate;
 
-use crate::gateway::view::{Gateway, Key, Labels};
+use crate::gateway_fields::{Gateway, Key, Labels};
+pub use crate::kinds::NETWORKING as GROUP;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::{Attachment, ObjectProblem};
 
-/// API group of Ingresses and their classes.
-pub const GROUP: &str = "networking.k8s.io";
 /// How an IngressClass names the controller.
 pub const CONTROLLER_NAME: &str = "tulle.dev/ingress-controller";
 /// The class that is installed.

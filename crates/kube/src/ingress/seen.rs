@@ -1,7 +1,7 @@
 //! Reads Ingresses and their classes. Pure.
 
 use super::{CLASS_ANNOTATION, CONTROLLER_NAME, IS_DEFAULT};
-use crate::gateway::view::Labels;
+use crate::gateway_fields::Labels;
 use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde_json::Value;

@@ -4,8 +4,8 @@
 
 use super::seen::{Backend, Ingress, Spec};
 use super::{Class, Member, Served, key, problem};
-use crate::gateway::view::{Gateway, Key};
-use crate::source::{NO_BACKEND, qualified};
+use crate::gateway_fields::{Gateway, Key};
+use crate::object::{NO_BACKEND, qualified};
 use serde_json::{Value, json};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

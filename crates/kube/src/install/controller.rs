@@ -4,6 +4,7 @@ use super::monitors::METRICS;
 use super::smi_metrics;
 use super::template::{OpenValue, SPREAD, either, namespace, not, or, set, text, value, when};
 use super::{ISSUER_DIRECTORY, ISSUER_VOLUME, RUN_DIRECTORY, SETTINGS_FILE, namespaced, selector};
+use crate::names::SETTINGS;
 use crate::names::{
     CONTROLLER, CONTROLLER_METRICS_PORT, CONTROLLER_PORT, HEALTH_PORT, METRICS_API_PORT,
     WEBHOOK_PORT,
@@ -11,8 +12,6 @@ use crate::names::{
 use crate::scrape;
 use serde_json::{Value, json};
 
-/// The ConfigMap that it reads.
-pub(crate) const SETTINGS: &str = "tulle-settings";
 /// File with the controller's token, for Vault.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 

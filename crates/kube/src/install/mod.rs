@@ -17,16 +17,16 @@ mod network;
 mod rights;
 mod smi_metrics;
 mod template;
+mod validator;
 pub mod values;
 
 use crate::names::CONTROLLER;
-use crate::validate;
+use crate::names::metadata;
 use choice::Choice;
 use serde_json::{Value, json};
 use template::Filler;
 
 pub use cni::take_away;
-pub(crate) use controller::SETTINGS;
 pub(crate) use template::namespace;
 
 /// Where the settings are in the controller's file system.
@@ -94,20 +94,8 @@ fn templates() -> Vec<Value> {
     templates.extend(monitors::templates());
     templates.push(ingress_class::template());
     templates.push(injector::template());
-    templates.push(validate::configuration());
+    templates.push(validator::configuration());
     templates
-}
-
-/// Builds the metadata of an object that is in no namespace.
-pub(crate) fn metadata(name: &str) -> Value {
-    json!({
-        "name": name,
-        "labels": {
-            "app.kubernetes.io/name": name,
-            "app.kubernetes.io/part-of": "tulle",
-            "app.kubernetes.io/managed-by": "tulle",
-        },
-    })
 }
 
 /// Builds the metadata of an object in the controller's namespace.

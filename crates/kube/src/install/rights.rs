@@ -3,9 +3,9 @@
 use super::template::{OpenValue, set, when};
 use super::{metadata, namespaced, subjects};
 use crate::gateway::ROLE as GATEWAYS;
+use crate::kinds::KINDS;
 use crate::names::{CONTROLLER, LEASE, VALIDATOR, WEBHOOK};
 use crate::root;
-use crate::source::KINDS;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

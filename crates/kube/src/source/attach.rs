@@ -1,10 +1,12 @@
 //! Judges which routes attach to which gateways and services.
 
-use super::kinds::{GATEWAY, Kind};
-use super::refs::{text, text_or};
+use super::refs::text_or;
 use super::state::State;
 use crate::gateway::attach;
-use crate::gateway::view::{Gateway, Key, ParentRef, RouteKind, RouteSpec, View};
+use crate::gateway::view::View;
+use crate::gateway_fields::{Gateway, Key, ParentRef, RouteKind, RouteSpec};
+use crate::kinds::{GATEWAY, Kind};
+use crate::object::text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tulle_model::namespaced::ObjectName;

@@ -1,8 +1,9 @@
 //! Replaces an object that cannot be read and would have restricted who may call by one that denies
 //! everybody.
 
-use super::refs::{list, text, text_or};
-use super::{Kind, qualified};
+use super::refs::{list, text_or};
+use crate::kinds::Kind;
+use crate::object::{qualified, text};
 use serde_json::{Value, json};
 use tulle_model::manifest::Object;
 

@@ -1,7 +1,7 @@
 //! The cluster's Ingresses, as edits of the index and as gateways. Pure.
 
 use super::state::State;
-use crate::gateway::view::Key;
+use crate::gateway_fields::Key;
 use crate::ingress::{Class, Ingress, Served, key, translate};
 use kube::api::DynamicObject;
 use std::collections::{BTreeMap, BTreeSet};

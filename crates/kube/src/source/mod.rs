@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  each kind ──> watch ──┬──> state: services, pods, namespaces
-//!  as `kinds` says       └──> objects: routes, policies ──edits───> index
+//!  as `kind_watches` says       └──> objects: routes, policies ──edits───> index
 //!                             (attach, refs, grants)    ──wishes──> crate::status
 //!                                                       ──View────> crate::gateway
 //! ```
@@ -12,27 +12,21 @@
 
 mod attach;
 mod closed;
-mod grants;
 mod ingresses;
-mod kinds;
-mod object;
+mod kind_watches;
 mod objects;
 mod refs;
 mod state;
-pub(crate) mod watch;
 
-pub(crate) use grants::Grants;
 #[cfg(test)]
 pub(crate) use ingresses::testing;
-pub use kinds::{KINDS, Kind};
-pub(crate) use object::qualified;
-pub use object::read;
-pub(crate) use refs::NO_BACKEND;
 
 use crate::gateway::View;
+use crate::kinds::Missing;
 use crate::metrics::RefusedObjects;
 use crate::restarting_watch::restarting_watch;
 use crate::status::StatusUpdates;
+use crate::watch::{Taker, WatchEvent, pass_on};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::{self, watcher};
@@ -47,7 +41,6 @@ use tulle_control::feed::Feed;
 use tulle_control::index::Edit;
 use tulle_model::manifest::{MeshSpec, Object};
 use tulle_model::namespaced::{Namespaced, ObjectName};
-use watch::{Taker, WatchEvent, pass_on};
 
 /// Objects that wait to be looked at.
 const QUEUE: usize = 1024;
@@ -103,7 +96,7 @@ macro_rules! taken {
                 let taker = std::marker::PhantomData::<$kind>;
                 tokio::spawn(pass_on($name, events, taker, said.clone()));
             )+
-            tokio::spawn(kinds::watch_kinds(client.clone(), said.clone()));
+            tokio::spawn(kind_watches::watch_kinds(client.clone(), said.clone()));
         }
     };
 }
@@ -125,9 +118,6 @@ fn namespaced(key: ObjectName) -> Option<Namespaced> {
 fn plain(key: ObjectName) -> Option<String> {
     Some(key.to_string())
 }
-
-/// The kinds that are not known yet; empty when all are.
-pub type Missing = BTreeSet<&'static str>;
 
 /// Kinds that an older ClusterRole of the mesh does not let the controller read. No object of these says who
 /// may call whom, so the mesh can do without them.

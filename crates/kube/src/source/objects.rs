@@ -7,14 +7,16 @@
 use super::attach::{Parent, gateway_of, parent};
 use super::closed::closed;
 use super::ingresses::Ingresses;
-use super::kinds::{self, Kind};
-use super::refs::{self, Unresolved, list, text, text_or};
+use super::refs::{self, Unresolved, list, text_or};
 use super::state::State;
-use crate::gateway::view::{Key, TextKey, View};
+use crate::gateway::view::View;
+use crate::gateway_fields::{Key, TextKey};
+use crate::kinds::Kind;
 use crate::metrics::RefusedObjects;
 use crate::names::CONTROLLER_NAME;
+use crate::object::text;
+use crate::root::other_trust_domain;
 use crate::status::{ChangedStatus, Condition, StatusUpdate, StatusUpdates, conditions, parents};
-use crate::validate::other_trust_domain;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -218,7 +220,8 @@ impl Objects {
     pub(super) fn refused(&self) -> RefusedObjects {
         let mut counts = RefusedObjects::new();
         for ((kind, _), seen) in &self.seen {
-            *counts.entry(kinds::id(kind)).or_default() += usize::from(seen.refused.is_some());
+            *counts.entry(super::kind_watches::id(kind)).or_default() +=
+                usize::from(seen.refused.is_some());
         }
         counts.extend(self.ingresses.refused());
         counts
@@ -368,7 +371,7 @@ impl Objects {
             let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
             unresolved.extend(backends);
             refs::own(kind, namespace, &object["spec"], &self.view.grants)
-                .and_then(|()| super::qualified(&object))
+                .and_then(|()| crate::object::qualified(&object))
         };
         let status = (kind.group == "tulle.dev").then(|| {
             let accepted = match &read {
@@ -404,7 +407,7 @@ impl Objects {
         }
         let chosen = serde_json::to_value(&base.spec).map_err(|e| e.to_string())?;
         settings_of_mesh(&mut object["spec"], chosen);
-        super::read(object)
+        crate::object::read(object)
     }
 
     fn route(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
@@ -436,7 +439,7 @@ impl Objects {
             Some((gateway, text(parent, "sectionName").to_owned()))
         });
         let attached = attached.collect();
-        let read = (!effective.is_empty()).then(|| super::qualified(&object));
+        let read = (!effective.is_empty()).then(|| crate::object::qualified(&object));
         let entries: Vec<Value> = ours
             .iter()
             .map(|(reference, judged)| {

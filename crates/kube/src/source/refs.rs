@@ -3,15 +3,14 @@
 //!
 //! Works on JSON: the target may be of a kind that the mesh does not know at all.
 
-use super::grants::{From, Grants};
-use super::kinds::Kind;
 use super::state::State;
 use crate::gateway::service_name;
-use crate::gateway::view::{Key, View};
+use crate::gateway::view::View;
+use crate::gateway_fields::Key;
+use crate::grants::{From, Grants};
+use crate::kinds::Kind;
+use crate::object::{NO_BACKEND, text};
 use serde_json::{Value, json};
-
-/// A name that no backend has. Requests for it are answered with an error.
-pub(crate) const NO_BACKEND: &str = "unresolved-backend";
 
 /// Why a backend cannot be used, as in `ResolvedRefs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,10 +233,6 @@ pub(super) fn list(value: &Value) -> Vec<&Value> {
     value.as_array().into_iter().flatten().collect()
 }
 
-pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
 pub(super) fn text_or<'a>(value: &'a Value, field: &str, default: &'a str) -> &'a str {
     Some(text(value, field))
         .filter(|t| !t.is_empty())
@@ -335,7 +330,7 @@ mod tests {
     fn policies_are_about_their_own_namespace() {
         let none = Grants::default();
         let policy = |kind, spec: Value| {
-            let kind = super::super::KINDS.iter().find(|k| k.kind == kind).unwrap();
+            let kind = crate::kinds::KINDS.iter().find(|k| k.kind == kind).unwrap();
             own(kind, "shop", &spec, &none)
         };
         let target =

@@ -9,9 +9,10 @@ mod told;
 
 use super::objects::Objects;
 use super::state::State;
-use super::{KINDS, Kind};
-use crate::gateway::view::{Text, TextKey};
+use crate::gateway::view::Text;
 use crate::gateway::{CLASS, Told};
+use crate::gateway_fields::TextKey;
+use crate::kinds::{KINDS, Kind};
 use crate::names::{CONTROLLER_NAME, PROFILE, SIDECAR};
 use crate::status::StatusUpdates;
 use kube::api::DynamicObject;
@@ -52,7 +53,7 @@ impl Controller {
         });
         Self {
             state: State::default(),
-            objects: Objects::new(super::read(&mesh).unwrap()),
+            objects: Objects::new(crate::object::read(&mesh).unwrap()),
             wishes: StatusUpdates::default(),
             gateways: Told::default(),
             index: Index::of_cluster(TrustDomain::default(), "tulle-system"),

@@ -1,8 +1,8 @@
 //! Writes the wished statuses, if this replica is the leader.
 
 use super::ChangedStatus;
+use crate::kinds::Kind;
 use crate::names::CONTROLLER;
-use crate::source::Kind;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;

@@ -501,7 +501,7 @@ fn routes_choose_as_tulle_does() {
         ("/", "x", "x-user: jason\r\n", "reviews"),
         ("/", "x", "x-user: jasonx\r\n", "404"),
         ("/", "x", "x-user: jason\r\nx-user: b\r\n", "404"),
-        ("/nowhere", "x", "", "404"),
+        ("/nowhere", "x", "", "500"),
         ("/gone", "x", "", "500"),
         ("/only", "special.test", "", "reviews"),
         ("/only", "SPECIAL.test:80", "", "reviews"),

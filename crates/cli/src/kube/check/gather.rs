@@ -1,7 +1,7 @@
 //! Gathers the facts for the checks from the API server, the controller and the proxies.
 
+use crate::args::cluster::Within;
 use crate::failure::{Failure, Result};
-use crate::kube::args::Within;
 use crate::kube::cluster::{Cluster, webhook_path};
 use crate::kube::outside::{self, Outside, Strictness, mesh_in_force};
 use crate::kube::proxy::{self, Said};
@@ -13,9 +13,9 @@ use tulle_kube::controller::ControllerOptions;
 use tulle_kube::gateway::ROLE;
 use tulle_kube::install::{ISSUER_VOLUME, VALUES};
 use tulle_kube::issuer::{CertManagerSettings, IssuerSettings};
+use tulle_kube::kinds::KINDS;
 use tulle_kube::names::{CNI, CONTROLLER, INJECT, SIDECAR, TRUST_BUNDLE, WEBHOOK};
 use tulle_kube::smi::API_SERVICE;
-use tulle_kube::source::KINDS;
 
 /// The kinds that an installation creates: group, resource, whether it has a namespace.
 const MADE: [(&str, &str, bool); 15] = [

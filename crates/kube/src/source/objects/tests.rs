@@ -1,5 +1,5 @@
-use super::super::KINDS;
 use super::*;
+use crate::kinds::KINDS;
 use k8s_openapi::api::core::v1::Service;
 use tulle_model::namespaced::Namespaced;
 
@@ -26,7 +26,7 @@ impl World {
             state.service(named(name), &service);
         }
         Self {
-            objects: Objects::new(super::super::read(&base).unwrap()),
+            objects: Objects::new(crate::object::read(&base).unwrap()),
             state,
             wishes: StatusUpdates::default(),
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::gateway::ingress::wish_statuses;
 use crate::gateway::view::TextState;
-use crate::source::Kind;
+use crate::kinds::Kind;
 use crate::status::StatusUpdates;
 
 fn text(name: &str) -> TextKey {

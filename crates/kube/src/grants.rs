@@ -1,7 +1,7 @@
 //! Permissions that owners of namespaces have given: which objects of other namespaces may refer to
 //! which of theirs (ReferenceGrant, Gateway API). They count for routes, policies and Gateways alike.
 
-use super::refs::text;
+use crate::object::text;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,11 +35,11 @@ impl Grants {
         self.0.insert(key, Arc::new(grant));
     }
 
-    pub(super) fn remove(&mut self, key: &ObjectName) {
+    pub(crate) fn remove(&mut self, key: &ObjectName) {
         self.0.remove(key);
     }
 
-    pub(super) fn keep(&mut self, listed: &BTreeSet<ObjectName>) {
+    pub(crate) fn keep(&mut self, listed: &BTreeSet<ObjectName>) {
         self.0.retain(|key, _| listed.contains(key));
     }
 

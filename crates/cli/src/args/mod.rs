@@ -1,9 +1,10 @@
 //! The command line. What a command does is in the module of its name.
 
+pub(crate) mod cluster;
+
+use crate::data_plane::DataPlane;
 use crate::examples;
-use crate::kube::args as kube;
-use crate::supervise::ports::Range;
-use crate::supervise::state::DataPlane;
+use crate::port_range::PortRange;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +25,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(flatten)]
-    pub(crate) cluster: crate::kube::args::Which,
+    pub(crate) cluster: cluster::Which,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -112,43 +113,43 @@ pub(crate) enum Command {
     Install(Install),
     /// Remove the mesh from a cluster
     #[command(after_help = examples::UNINSTALL)]
-    Uninstall(kube::Uninstall),
+    Uninstall(cluster::Uninstall),
     /// Print or apply the Kubernetes objects of this version, with the settings of the installed mesh
     #[command(after_help = examples::UPGRADE)]
-    Upgrade(kube::Upgrade),
+    Upgrade(cluster::Upgrade),
     /// Add sidecars to the pods of manifests, or the label that asks for them, and print the
     /// manifests
     #[command(after_help = examples::INJECT)]
-    Inject(kube::Inject),
+    Inject(cluster::Inject),
     /// Choose which namespaces of a cluster get sidecars
     #[command(subcommand)]
-    Namespace(kube::Namespace),
+    Namespace(cluster::Namespace),
     /// Show configuration, certificates and errors of the proxies in a cluster's pods
     #[command(subcommand)]
-    Proxy(kube::Proxy),
+    Proxy(cluster::Proxy),
     /// Show success rates, requests a second and latencies of a cluster's workloads
     #[command(after_help = examples::STAT)]
-    Stat(kube::Stat),
+    Stat(cluster::Stat),
     /// Make namespaces of a cluster strict, and show which traffic that would refuse
     #[command(after_help = examples::HARDEN)]
-    Harden(kube::Harden),
+    Harden(cluster::Harden),
     /// Show who talks to whom in a cluster, with which identity
-    Edges(kube::Edges),
+    Edges(cluster::Edges),
     /// Show requests of a cluster's workload as they complete
     #[command(after_help = examples::TAP)]
-    Tap(kube::Tap),
+    Tap(cluster::Tap),
     /// Count requests of a cluster's workload by path as they complete
     #[command(after_help = examples::TOP)]
-    Top(kube::Tap),
+    Top(cluster::Tap),
     /// Forward a local port to a dashboard in the cluster
     #[command(after_help = examples::DASHBOARD)]
-    Dashboard(kube::Dashboard),
+    Dashboard(cluster::Dashboard),
     /// Choose which namespaces of a cluster Prometheus scrapes
     #[command(subcommand)]
-    Metrics(kube::Metrics),
+    Metrics(cluster::Metrics),
     /// Collect diagnostics from a cluster
     #[command(subcommand)]
-    Support(kube::Support),
+    Support(cluster::Support),
     /// Print the versions of this command and of the controller
     Version(Version),
     /// Measure the data plane beside its peers
@@ -284,7 +285,7 @@ pub(crate) struct Up {
     /// With --loopback: ports at which other hosts of the mesh reach this one's Workloads (default:
     /// any free ones)
     #[arg(long, value_name = "FIRST-LAST", requires = "loopback")]
-    pub(crate) inbound_ports: Option<Range>,
+    pub(crate) inbound_ports: Option<PortRange>,
     /// Time until every service must answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
@@ -455,7 +456,7 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) proxy: bool,
     #[command(flatten)]
-    pub(crate) within: kube::Within,
+    pub(crate) within: cluster::Within,
     #[command(flatten)]
     pub(crate) format: Output,
 }
@@ -477,7 +478,7 @@ pub(crate) struct Why {
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,
     #[command(flatten)]
-    pub(crate) within: kube::Within,
+    pub(crate) within: cluster::Within,
     #[command(flatten)]
     pub(crate) format: Output,
 }
@@ -505,7 +506,7 @@ impl Why {
             request: request.iter().map(ToString::to_string).collect(),
             method: None,
             port: 0,
-            within: kube::Within::default(),
+            within: cluster::Within::default(),
             format: Output {
                 output: Format::Table,
             },
@@ -569,7 +570,7 @@ pub(crate) struct Join {
     pub(crate) advertise: Option<IpAddr>,
     /// Ports at which other hosts reach the Workloads of this one (default: any free ones)
     #[arg(long, value_name = "FIRST-LAST")]
-    pub(crate) inbound_ports: Option<Range>,
+    pub(crate) inbound_ports: Option<PortRange>,
     /// Stop by itself after this long, such as 30s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) run_for: Option<Duration>,
@@ -699,12 +700,12 @@ pub(crate) struct Install {
     #[arg(long, value_name = "NAME", default_value = "tulle-system")]
     pub(crate) namespace: String,
     #[command(flatten)]
-    pub(crate) chosen: kube::Chosen,
+    pub(crate) chosen: cluster::Chosen,
     #[command(flatten)]
-    pub(crate) images: kube::Images,
+    pub(crate) images: cluster::Images,
     /// Initial settings of the mesh (default: permissive, or the settings of the installed mesh)
     #[arg(long, value_enum)]
-    pub(crate) profile: Option<kube::Profile>,
+    pub(crate) profile: Option<cluster::Profile>,
     /// Trust domain of all identities; cannot change later (default: cluster.local)
     #[arg(long, value_name = "NAME")]
     pub(crate) trust_domain: Option<String>,
@@ -734,7 +735,7 @@ pub(crate) struct Install {
     #[arg(long)]
     pub(crate) skip_crds: bool,
     #[command(flatten)]
-    pub(crate) applying: kube::Applying,
+    pub(crate) applying: cluster::Applying,
     #[command(flatten)]
     pub(crate) issuer: IssuerArgs,
     /// Output format

@@ -1,12 +1,12 @@
 //! Fortio: its command lines and what it reports.
 
-use super::plan::{PAYLOAD, Rate};
 use crate::failure::{Failure, Result};
 use crate::peer::http;
 use crate::process::Process;
 use crate::results::{Sample, figure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -14,22 +14,59 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tulle_model::resource::Protocol;
 
+/// Bytes that a request asks the server for, or sends to have them echoed.
+pub(crate) const PAYLOAD: usize = 1024;
 /// Finest bucket of its histogram, in seconds. Its own default, 1 ms, is longer than most answers.
 const RESOLUTION: &str = "0.00001";
 /// How long it may take to listen, and to end after its time is over.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Requests in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// This many, over all connections.
+    Fixed(u32),
+    /// The maximum rate: each connection sends the next request when it gets an answer.
+    Max,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(rate) => write!(f, "{rate}"),
+            Self::Max => f.write_str("max"),
+        }
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Parses a rate of the command line.
+pub(crate) fn rate(text: &str) -> std::result::Result<Rate, String> {
+    match text {
+        "max" => Ok(Rate::Max),
+        _ => match text.parse() {
+            Ok(rate) if rate > 0 => Ok(Rate::Fixed(rate)),
+            _ => Err("requests in a second, or max".into()),
+        },
+    }
+}
+
 /// The program.
-pub(super) struct Fortio {
+pub(crate) struct Fortio {
     program: PathBuf,
 }
 
 impl Fortio {
-    pub(super) fn new(program: PathBuf) -> Self {
+    pub(crate) fn new(program: PathBuf) -> Self {
         Self { program }
     }
 
-    pub(super) fn version(&self) -> Result<String> {
+    pub(crate) fn version(&self) -> Result<String> {
         crate::tools::version(Command::new(&self.program).arg("version"))
     }
 
@@ -37,7 +74,7 @@ impl Fortio {
     ///
     /// # Errors
     /// It does not.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &self,
         protocol: Protocol,
         port: u16,
@@ -87,7 +124,7 @@ impl Fortio {
     ///
     /// # Errors
     /// There is none, in words.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &self,
         protocol: Protocol,
         entry: SocketAddr,
@@ -108,7 +145,7 @@ impl Fortio {
     }
 
     /// Loads for a time and leaves its report in a file.
-    pub(super) fn load(
+    pub(crate) fn load(
         &self,
         protocol: Protocol,
         entry: SocketAddr,

@@ -1,5 +1,5 @@
 //! Lists and watches one kind. When a watch expires or fails, it starts anew; meanwhile the known
-//! state stays. `T` is that state: [`super::Known`], or the one that only gateways need.
+//! state stays. `T` is that state: what [`crate::source`] knows, or what only gateways need.
 
 use futures_util::{Stream, StreamExt};
 use kube::runtime::watcher::{self, Event};

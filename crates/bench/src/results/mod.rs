@@ -3,7 +3,9 @@
 //! A sample is one scenario for one peer, once. It is invalid, with the reason, when its mutual TLS
 //! was not proven or requests were lost; an invalid sample is shown and never averaged.
 
-use crate::stats::{NO_MESH, SUBJECT, Summary};
+pub mod stats;
+
+use crate::results::stats::{NO_MESH, SUBJECT, Summary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -163,7 +165,7 @@ pub struct Results {
     /// When it began, UTC.
     pub date: String,
     /// The machine.
-    pub environment: crate::report::env::Environment,
+    pub environment: crate::environment::Environment,
     /// The command line, its first word the program; `repro.sh` runs it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -209,7 +211,7 @@ impl Results {
             schema: SCHEMA,
             study: study.into(),
             date: String::new(),
-            environment: crate::report::env::Environment::default(),
+            environment: crate::environment::Environment::default(),
             command: Vec::new(),
             directory: String::new(),
             planned: 0,

@@ -3,12 +3,15 @@
 use serde_json::{Value, json};
 use tulle_model::manifest::Object;
 
+/// A name that no backend has. Requests for it are answered with an error.
+pub(crate) const NO_BACKEND: &str = "unresolved-backend";
+
 /// Reads an object without the fields that Kubernetes itself writes (status, most of its metadata).
 /// Its names are as they were written, see [`Object::qualify`].
 ///
 /// # Errors
 /// The object is invalid; the text says why, for people.
-pub fn read(object: &Value) -> Result<Object, String> {
+pub(crate) fn read(object: &Value) -> Result<Object, String> {
     let mut metadata = json!({});
     for field in ["name", "namespace"] {
         if let Some(text) = object["metadata"].get(field) {
@@ -36,6 +39,11 @@ pub(crate) fn qualified(object: &Value) -> Result<Object, String> {
     let mut read = read(object)?;
     read.qualify();
     Ok(read)
+}
+
+/// A field of an object; empty, if it is no text or not there.
+pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// There is no file that the error could be in.

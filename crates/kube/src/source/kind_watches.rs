@@ -1,13 +1,13 @@
-//! The kinds that are read as objects of the mesh, and when they are watched: as long as the API
-//! server has their CustomResourceDefinition. Kinds of Kubernetes itself are always there.
+//! When each kind is watched: as long as the API server has its
+//! CustomResourceDefinition. Kinds of Kubernetes itself are always there.
 
 use super::Known;
-use super::watch::{Taker, WatchEvent, pass_on};
-use crate::ingress::GROUP as NETWORKING;
+use crate::kinds::{KINDS, Kind};
 use crate::restarting_watch::restarting_watch;
+use crate::watch::{Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::{BTreeSet, HashMap};
@@ -22,122 +22,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Only the metadata is read: definitions are long.
 type Definition = PartialObjectMeta<CustomResourceDefinition>;
-
-/// A kind of the API server.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind {
-    /// API group.
-    pub group: &'static str,
-    /// Versions that are understood, the best first.
-    pub versions: &'static [&'static str],
-    /// The plural, as in URLs.
-    pub plural: &'static str,
-    /// The kind, as in objects.
-    pub kind: &'static str,
-}
-
-pub(super) const GATEWAY: &str = "gateway.networking.k8s.io";
-const TULLE: &str = "tulle.dev";
-const V1: &[&str] = &["v1"];
-const ALPHA: &[&str] = &["v1alpha1"];
-
-const fn kind(
-    group: &'static str,
-    versions: &'static [&'static str],
-    plural: &'static str,
-    kind: &'static str,
-) -> Kind {
-    Kind {
-        group,
-        versions,
-        plural,
-        kind,
-    }
-}
-
-/// All kinds that are watched when their definitions exist.
-pub static KINDS: [Kind; 22] = [
-    kind(GATEWAY, V1, "gatewayclasses", "GatewayClass"),
-    kind(GATEWAY, V1, "gateways", "Gateway"),
-    kind(GATEWAY, V1, "httproutes", "HTTPRoute"),
-    kind(GATEWAY, V1, "grpcroutes", "GRPCRoute"),
-    kind(
-        GATEWAY,
-        &["v1", "v1alpha3", "v1alpha2"],
-        "tlsroutes",
-        "TLSRoute",
-    ),
-    kind(
-        GATEWAY,
-        &["v1", "v1alpha3", "v1alpha2"],
-        "tcproutes",
-        "TCPRoute",
-    ),
-    kind(
-        GATEWAY,
-        &["v1", "v1beta1"],
-        "referencegrants",
-        "ReferenceGrant",
-    ),
-    kind(
-        "access.smi-spec.io",
-        &["v1alpha3"],
-        "traffictargets",
-        "TrafficTarget",
-    ),
-    kind(
-        "specs.smi-spec.io",
-        &["v1alpha4"],
-        "httproutegroups",
-        "HTTPRouteGroup",
-    ),
-    kind("specs.smi-spec.io", &["v1alpha4"], "tcproutes", "TCPRoute"),
-    kind(
-        "split.smi-spec.io",
-        &["v1alpha4", "v1alpha2"],
-        "trafficsplits",
-        "TrafficSplit",
-    ),
-    kind(TULLE, ALPHA, "meshes", "Mesh"),
-    kind(TULLE, ALPHA, "trafficpolicies", "TrafficPolicy"),
-    kind(TULLE, ALPHA, "ratelimits", "RateLimit"),
-    kind(TULLE, ALPHA, "httpfilters", "HTTPFilter"),
-    kind(TULLE, ALPHA, "authorizationpolicies", "AuthorizationPolicy"),
-    kind(TULLE, ALPHA, "authentications", "Authentication"),
-    kind(TULLE, ALPHA, "ingressbackends", "IngressBackend"),
-    kind(TULLE, ALPHA, "accesscontrols", "AccessControl"),
-    kind(TULLE, ALPHA, "egresses", "Egress"),
-    kind(NETWORKING, V1, "ingresses", "Ingress"),
-    kind(NETWORKING, V1, "ingressclasses", "IngressClass"),
-];
-
-impl Kind {
-    /// Name of its definition.
-    pub fn definition(&self) -> String {
-        format!("{}.{}", self.plural, self.group)
-    }
-
-    /// Whether the API server has it without a definition.
-    fn is_built_in(&self) -> bool {
-        self.group == NETWORKING
-    }
-
-    /// How it is asked for.
-    pub fn resource(&self, version: &str) -> ApiResource {
-        ApiResource {
-            group: self.group.into(),
-            version: version.into(),
-            api_version: format!("{}/{version}", self.group),
-            kind: self.kind.into(),
-            plural: self.plural.into(),
-        }
-    }
-
-    /// The kind of an object.
-    pub fn find(group: &str, kind: &str) -> Option<&'static Self> {
-        KINDS.iter().find(|k| k.group == group && k.kind == kind)
-    }
-}
 
 impl Taker<Known, DynamicObject> for &'static Kind {
     fn apply(self, known: &mut Known, key: ObjectName, object: DynamicObject) {
