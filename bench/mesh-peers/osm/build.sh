@@ -20,7 +20,7 @@ done
 inputs() {
     "$GO" version
     dpkg-query --show iptables curl libc6 2>/dev/null || stat --format '%n %s %y' /usr/sbin/iptables-restore /usr/bin/curl
-    cat "$own"/{build.sh,image.py,envoy.c,proxy_wasm_intrinsics.h} "$root"/scripts/{oci-image.py,fetch-envoy.sh}
+    cat "$own"/{build.sh,image.py,proxy_wasm_intrinsics.h} "$root"/scripts/{oci-image.py,fetch-envoy.sh}
 }
 built=$CACHE/osm-$(inputs | sha256sum | cut -c1-16)
 mkdir -p "$CACHE"
@@ -92,8 +92,7 @@ place "$new/root/osm-init" /bin/sh /usr/sbin/iptables-restore "${extensions[@]}"
 
 envoy=$(cd "$root" && scripts/fetch-envoy.sh)
 mkdir -p "$new/root/osm-envoy/usr/local/bin"
-cp "$envoy" "$new/root/osm-envoy/usr/local/bin/envoy-server"
-gcc -Os -static -s -o "$new/root/osm-envoy/usr/local/bin/envoy" "$own/envoy.c"
+cp "$envoy" "$new/root/osm-envoy/usr/local/bin/envoy"
 # shellcheck disable=SC2046
 place "$new/root/osm-envoy" $(libraries "$envoy")
 for name in "$new"/root/*; do image "$name" "${name##*/}"; done

@@ -56,8 +56,11 @@ done
 limits=""
 [[ -z ${SIDECAR_CPU:-} ]] || limits+="\"cpu\": \"$SIDECAR_CPU\","
 [[ -z ${SIDECAR_MEMORY:-} ]] || limits+="\"memory\": \"$SIDECAR_MEMORY\","
+# Little is asked for: Kubernetes would take a limit for what a pod must have, and find no node for it.
+resources={}
+[[ -z $limits ]] || resources="{\"limits\": {${limits%,}}, \"requests\": {\"cpu\": \"10m\", \"memory\": \"32Mi\"}}"
 kubectl --namespace osm-system patch meshconfig osm-mesh-config --type=json --patch "[
-    {\"op\": \"add\", \"path\": \"/spec/sidecar/resources\", \"value\": {\"limits\": {${limits%,}}}},
+    {\"op\": \"add\", \"path\": \"/spec/sidecar/resources\", \"value\": $resources},
     {\"op\": \"add\", \"path\": \"/spec/featureFlags/enableWASMStats\", \"value\": $wasm}]" >/dev/null
 # Injection is a webhook, which has its certificate a moment after the injector is ready.
 for ((tries = 0; ; tries++)); do

@@ -2,7 +2,8 @@
 //
 // The C++ SDK that OSM compiled it with is in no package registry, so this header takes its place: stats.cc is
 // compiled as it is. Each call of the filter makes the same calls of the host as with the SDK, and a metric's
-// name is looked up in a hash table in the same way, because these are what the filter costs.
+// name is looked up in a hash table in the same way, because these are what the filter costs. One name of a value
+// is that of newer Envoys.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,10 @@ inline uint64_t getCurrentTimeNanoseconds() {
 
 template <typename T> bool getValue(std::initializer_list<std::string_view> path, T *out) {
   std::string joined;
+  // Envoy 1.22 had this name at the top, too.
+  if (path.size() == 1 && *path.begin() == "listener_direction") {
+    joined.append("xds").push_back('\0');
+  }
   for (auto part : path) {
     joined.append(part);
     joined.push_back('\0');
