@@ -24,6 +24,7 @@ OF = {
                              "docs/kubernetes.md"),
     "tests/kube/nodes": ("mutual TLS, zones, ports of nodes and Gateways across two nodes", "docs/kubernetes.md"),
     "tests/kube/nodes_cni": ("the CNI plugin on each of two nodes", "docs/kubernetes/cni.md"),
+    "tests/kube/peer_istio": ("Istio is measured beside Tulle, with mutual TLS between its sidecars", "docs/benchmarks.md"),
     "tests/kube/rotation": ("the root is replaced under load without a lost request", "docs/certificates.md"),
     "tests/kube/scale": ("memory of the controller and time of a change in a large mesh", "docs/kubernetes.md"),
     "tests/kube/settings": ("what a Mesh and annotations say of sidecars holds", "docs/kubernetes.md"),

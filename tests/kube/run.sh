@@ -38,6 +38,7 @@ own=(
     "helm: a mesh that is installed by helm, and no definition of a kind before it"
     "smi_metrics: installs the mesh with other values, and adds an API to the API server"
     "joining: a mesh with the defaults, whose settings it changes"
+    "peer_istio: another mesh beside Tulle, which puts webhooks before every pod"
     "scale: weighs a controller that has seen nothing else"
 )
 
@@ -103,7 +104,7 @@ if wanted upgrade; then
     PREVIOUS=$(tests/kube/previous.sh)
     export PREVIOUS
 fi
-if wanted bench; then
+if wanted bench || wanted peer_istio; then
     FORTIO=$(scripts/fetch-fortio.sh)
     export FORTIO
 fi
@@ -114,6 +115,7 @@ tests/kube/gateway-api/build.sh crds >/dev/null
 case " ${tests[*]} " in *" gateway_api_"*) tests/kube/gateway-api/build.sh >/dev/null ;; esac
 ! wanted issuers || tests/kube/issuers/build.sh >/dev/null
 # 69: there is no Go, and the test says that it is skipped.
+! wanted peer_istio || bench/mesh-peers/istio/build.sh >/dev/null || (($? == 69))
 ! wanted helm || tests/kube/helm/build.sh >/dev/null || (($? == 69))
 tests/kube/images.sh
 mkdir -p build/kube
