@@ -26,6 +26,9 @@ for ((node = 1; node <= nodes; node++)); do
             ctr import "$built/images/$name.tar" >&2
         fi
     done
+    # Images of earlier states are of no more use, and large.
+    old=$(grep --extended-regexp '^localhost/(pilot|proxyv2):' <<<"$present" | grep --invert-match ":$tag\$" || true)
+    [[ -z $old ]] || xargs --arg-file <(echo "$old") "$cluster" on "$node" exec ctr --namespace k8s.io images rm >&2
 done
 
 chart() { # NAME DIRECTORY [OPTIONS]
