@@ -39,6 +39,7 @@ own=(
     "smi_metrics: installs the mesh with other values, and adds an API to the API server"
     "osm: another mesh, with webhooks and kinds of its own"
     "joining: a mesh with the defaults, whose settings it changes"
+    "peer_istio: another mesh beside Tulle, which puts webhooks before every pod"
     "scale: weighs a controller that has seen nothing else"
 )
 
@@ -104,7 +105,7 @@ if wanted upgrade; then
     PREVIOUS=$(tests/kube/previous.sh)
     export PREVIOUS
 fi
-if wanted bench; then
+if wanted bench || wanted peer_istio; then
     FORTIO=$(scripts/fetch-fortio.sh)
     export FORTIO
 fi
@@ -115,6 +116,7 @@ tests/kube/gateway-api/build.sh crds >/dev/null
 case " ${tests[*]} " in *" gateway_api_"*) tests/kube/gateway-api/build.sh >/dev/null ;; esac
 ! wanted issuers || tests/kube/issuers/build.sh >/dev/null
 # 69: there is no Go, and the test says that it is skipped.
+! wanted peer_istio || bench/mesh-peers/istio/build.sh >/dev/null || (($? == 69))
 ! wanted helm || tests/kube/helm/build.sh >/dev/null || (($? == 69))
 ! wanted osm || { tests/kube/helm/build.sh && bench/mesh-peers/osm/build.sh; } >/dev/null || (($? == 69))
 tests/kube/images.sh

@@ -5,7 +5,7 @@
 #   images/    pilot.tar (istiod) and proxyv2.tar (pilot-agent with stock Envoy)
 #   tag        of both images
 #
-# About fifteen minutes on two cores the first time. Without Go it says so and ends with 69 (EX_UNAVAILABLE).
+# About six minutes on two cores the first time. Without Go it says so and ends with 69 (EX_UNAVAILABLE).
 set -euo pipefail
 peer=$(cd "$(dirname "$0")" && pwd)
 . "$peer/../../../tests/kube/cluster/env.sh"
@@ -44,7 +44,7 @@ if [[ ! -e $built ]]; then
     new=$built.new.$$ begun=$SECONDS
     trap 'rm -rf "$new"' EXIT
     mkdir -p "$new/charts" "$new/images"
-    echo "Building Istio $ISTIO_VERSION from its sources: about fifteen minutes on two cores, once" >&2
+    echo "Building Istio $ISTIO_VERSION from its sources: about six minutes on two cores, once" >&2
     cd "$peer/build"
     # On a machine that has never seen it, there is no directory before.
     "$GO" mod download $MODULE

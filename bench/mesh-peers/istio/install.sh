@@ -2,7 +2,7 @@
 # Installs Istio in the running test cluster (tests/kube/cluster), waits until it gives sidecars to pods, and prints
 # the label by which a namespace joins. Every word goes to helm, to change a value:
 #
-#   install.sh --set global.proxy.resources.limits.cpu=1 --set global.proxy.resources.limits.memory=512Mi
+#   install.sh --set-string global.proxy.resources.limits.cpu=1,global.proxy.resources.limits.memory=512Mi
 #
 # STATE and CGROUP name the cluster, as for cluster.sh. Without Go it ends with 69 (EX_UNAVAILABLE).
 set -euo pipefail
@@ -26,6 +26,9 @@ for ((node = 1; node <= nodes; node++)); do
             ctr import "$built/images/$name.tar" >&2
         fi
     done
+    # Images of earlier states are of no more use, and large.
+    old=$(grep --extended-regexp '^localhost/(pilot|proxyv2):' <<<"$present" | grep --invert-match ":$tag\$" || true)
+    [[ -z $old ]] || xargs --arg-file <(echo "$old") "$cluster" on "$node" exec ctr --namespace k8s.io images rm >&2
 done
 
 chart() { # NAME DIRECTORY [OPTIONS]
@@ -41,7 +44,11 @@ chart base base | apply
 kubectl wait --for=condition=Established --timeout=120s \
     customresourcedefinition/peerauthentications.security.istio.io >&2
 chart istiod istio-discovery --values "$peer/values.yaml" "$@" | apply
-kubectl --namespace "$NAMESPACE" rollout status deployment/istiod --timeout=300s >&2
+if ! kubectl --namespace "$NAMESPACE" rollout status deployment/istiod --timeout=300s >&2; then
+    echo "error: istiod does not become ready; the last words of its pod:" >&2
+    kubectl --namespace "$NAMESPACE" logs deployment/istiod --tail=20 >&2
+    exit 1
+fi
 
 # istiod enters its certificate in the webhooks' configurations, and the API server takes a moment to use them.
 pod='{apiVersion: v1, kind: Pod, metadata: {name: asked-about, namespace: default, labels: {sidecar.istio.io/inject: "true"}},

@@ -10,6 +10,7 @@ mod install;
 pub mod load;
 mod neighbour;
 mod node;
+mod study;
 #[path = "../../local/src/waits.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod waits;
@@ -28,6 +29,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+pub use study::study;
 pub use waits::{note_wait, pause};
 pub use wire::{Capture, Direction, Wire};
 

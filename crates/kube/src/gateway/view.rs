@@ -1,4 +1,4 @@
-//! What is known of gateways: from the one watch of Gateway API's kinds, and what only gateways need.
+//! The state of gateways as it is known: from the one watch of Gateway API's kinds, and what only gateways need.
 
 use crate::gateway_fields::{Class, Gateway, Key, TextKey};
 use crate::grants::Grants;
