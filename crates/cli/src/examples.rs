@@ -227,8 +227,10 @@ Examples:
 
 #[cfg(test)]
 mod tests {
-    use crate::args::Cli;
+    use crate::args::{Cli, Internal};
+    use clap::error::ErrorKind;
     use clap::{Args, Command, CommandFactory, Parser};
+    use std::path::{Path, PathBuf};
 
     fn every(command: &Command, then: &mut impl FnMut(&Command)) {
         then(command);
@@ -260,6 +262,112 @@ mod tests {
             }
         });
         assert!(seen > 25, "{seen}");
+    }
+
+    /// Splits a line of a page into its commands' words. A remark follows two spaces or a `#`.
+    fn commands(line: &str) -> Vec<Vec<String>> {
+        let mut all = vec![Vec::new()];
+        let (mut word, mut quote, mut space) = (String::new(), None, true);
+        for c in line.trim().chars().chain([' ']) {
+            match (quote, c) {
+                (Some(open), _) if c == open => quote = None,
+                (Some(_), _) => word.push(c),
+                (None, '\'' | '"') => quote = Some(c),
+                // Marks what may be left out.
+                (None, '[' | ']') => {}
+                (None, ' ' | ';') => {
+                    let next = std::mem::take(&mut word);
+                    if next.starts_with('#') || (next.is_empty() && space) {
+                        break;
+                    }
+                    let ends = ["|", "\\|", "&&"].contains(&&*next) || next.starts_with(['<', '>']);
+                    if !ends && !next.is_empty() {
+                        all.last_mut().unwrap().push(next);
+                    }
+                    if ends || c == ';' {
+                        all.push(Vec::new());
+                    }
+                }
+                (None, _) => word.push(c),
+            }
+            space = c == ' ' && quote.is_none();
+        }
+        all
+    }
+
+    /// Returns why the command is none, if `tulle` runs it. Code within a sentence may lack values.
+    fn misread(words: &[String], sentence: bool) -> Option<String> {
+        let at = words
+            .iter()
+            .position(|w| w == "tulle" || w.ends_with("release/tulle"))?;
+        let (before, rest) = words.split_at(at);
+        let starts = |w: &String| w == "$" || w == "sudo" || w.contains('=');
+        let mut rest: Vec<&str> = rest.iter().skip(1).map(String::as_str).collect();
+        let internal = |first: &&str| Internal::begins_with(first.as_ref());
+        if rest.first().is_none_or(internal) || !before.iter().all(starts) {
+            return None;
+        }
+        if rest[0] == "join" && !rest.iter().any(|w| w.starts_with("--token")) {
+            rest.extend(["--token", "x"]);
+        }
+        let read = if rest[0] == "bench" {
+            let lab = tulle_bench::Bench::augment_args(Command::new("bench"));
+            lab.try_get_matches_from(&rest).map(drop)
+        } else {
+            Cli::try_parse_from(["tulle"].iter().chain(&rest)).map(drop)
+        };
+        let error = read.err()?;
+        let unknown = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
+        let wrong = match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => false,
+            kind => !sentence || unknown.contains(&kind),
+        };
+        wrong.then(|| format!("{rest:?}: {error}"))
+    }
+
+    fn pages(below: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(below).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pages(&path, found);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_of_a_page_is_understood() {
+        let top = Path::new("../..");
+        let mut files = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+            .map(|f| top.join(f))
+            .to_vec();
+        for directory in ["docs", "demo", "deploy"] {
+            pages(&top.join(directory), &mut files);
+        }
+        let (mut seen, mut wrong) = (0, Vec::new());
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let text = text.replace("\\\n", " ");
+            let mut look = |line: &str, sentence| {
+                for words in commands(line) {
+                    seen += usize::from(words.iter().any(|w| w == "tulle"));
+                    let why = misread(&words, sentence);
+                    wrong.extend(why.map(|why| format!("{}: {why}", file.display())));
+                }
+            };
+            for (number, part) in text.split("```").enumerate() {
+                if number % 2 == 1 {
+                    part.lines().for_each(|line| look(line, false));
+                } else {
+                    let code = part.split('`').skip(1).step_by(2);
+                    let code = code.filter(|c| c.starts_with("tulle "));
+                    code.for_each(|c| look(&c.replace('\n', " "), true));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(seen > 200, "{seen}");
     }
 
     /// The command line and the manual name the same commands and options.

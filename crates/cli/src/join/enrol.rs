@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 use tower::service_fn;
 use tulle_api::v1::certificates_client::CertificatesClient;
-use tulle_api::v1::{SignRequest, StatusRequest, Trust, TrustReport, trust};
+use tulle_api::v1::{CertificateTerms, SignRequest, StatusRequest, Trust, TrustReport, trust};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::{Enrolled, SigningRequest};
@@ -54,8 +54,10 @@ pub(crate) struct Node {
 /// The certificate of the moment.
 struct Present {
     enrolled: Enrolled,
-    /// When two thirds of what it had when it came are over.
-    renew_at: SystemTime,
+    /// When it came. Certificates are backdated, so their age counts from here.
+    came: SystemTime,
+    /// The age at which it is renewed, if the Mesh names one that is earlier than two thirds of its life.
+    renew_after: Option<Duration>,
 }
 
 impl Node {
@@ -72,7 +74,7 @@ impl Node {
         };
         let address = controller.address;
         let refused = match Self::spend(controller.clone(), token).await {
-            Ok(enrolled) => return Self::begin(controller, enrolled, kept),
+            Ok(present) => return Self::begin(controller, present, kept),
             Err(refused) => refused,
         };
         if refused.is_denied()
@@ -85,7 +87,7 @@ impl Node {
         Err(advise(refused.failure(), address))
     }
 
-    async fn spend(controller: Controller, token: &str) -> std::result::Result<Enrolled, Refused> {
+    async fn spend(controller: Controller, token: &str) -> std::result::Result<Present, Refused> {
         // The controller decides the identity by the token; the request must only be well formed.
         let asked = format!("spiffe://{}/node/joining", controller.trust_domain);
         let asked = SpiffeId::parse(&asked)
@@ -105,7 +107,7 @@ impl Node {
             .because(format!("it is kept in {}", kept.file().display()))
             .fix("give --trust-domain, or a token of the other mesh"));
         }
-        let present = Present::new(found);
+        let present = Present::new(found, 0);
         if present.left().is_zero() {
             return Err(expired(&identity, &present, &kept));
         }
@@ -113,25 +115,25 @@ impl Node {
         let present = Arc::new(Mutex::new(present));
         let channel = controller.clone().channel(Some(present));
         match sign(channel, &identity, "").await {
-            Ok(enrolled) => Self::begin(controller, enrolled, kept),
+            Ok(present) => Self::begin(controller, present, kept),
             Err(refused) if refused.is_denied() => Err(over(&identity, refused, true)),
             Err(refused) => Err(advise(refused.failure(), address)),
         }
     }
 
-    fn begin(controller: Controller, enrolled: Enrolled, kept: Kept) -> Result<Rc<Self>> {
-        let identity = enrolled.identity.spiffe_id().clone();
+    fn begin(controller: Controller, present: Present, kept: Kept) -> Result<Rc<Self>> {
+        let identity = present.enrolled.identity.spiffe_id().clone();
         if identity.node().is_none() {
             return Err(
                 Failure::input(format!("the token is for {identity}, not for a host"))
                     .fix("`tulle token create node/NAME` on the controller's host"),
             );
         }
-        kept.write(&enrolled)?;
+        kept.write(&present.enrolled)?;
         Ok(Rc::new(Self {
             controller,
             identity,
-            present: Arc::new(Mutex::new(Present::new(enrolled))),
+            present: Arc::new(Mutex::new(present)),
             kept,
         }))
     }
@@ -152,10 +154,11 @@ impl Node {
         objects_over(self.controller.clone().channel(Some(present)))
     }
 
-    /// Renews at two thirds of the certificate's life, until that can succeed no more; then says
-    /// why.
+    /// Renews when the certificate is due, or when other roots or terms demand it, until that can
+    /// succeed no more; then says why.
     pub(crate) async fn renew(self: Rc<Self>) -> Failure {
         let mut objects = self.objects();
+        let mut terms = None;
         loop {
             let due = lock(&self.present).due();
             sleep(due.min(LOOK_AGAIN)).await;
@@ -166,11 +169,19 @@ impl Node {
                         return over(&self.identity, Refused::Rpc(status), true);
                     }
                     Ok(status) => {
-                        let trust = status.into_inner().trust;
-                        if !lock(&self.present).is_outdated(trust.unwrap_or_default()) {
+                        let status = status.into_inner();
+                        let mut present = lock(&self.present);
+                        let news = match status.certificates {
+                            Some(new) if terms.replace(new) != Some(new) => present.adopt(new),
+                            _ => false,
+                        };
+                        if news {
+                            tracing::info!("the lifetime of certificates was shortened");
+                        } else if present.is_outdated(status.trust.unwrap_or_default()) {
+                            tracing::info!("the mesh's root is being replaced");
+                        } else {
                             continue;
                         }
-                        tracing::info!("the mesh's root is being replaced");
                     }
                     // The controller may be away.
                     Err(_) => continue,
@@ -179,12 +190,12 @@ impl Node {
             let channel = self.controller.clone();
             let channel = channel.channel(Some(Arc::clone(&self.present)));
             let refused = match sign(channel, &self.identity, "").await {
-                Ok(enrolled) => {
+                Ok(present) => {
                     // Without the file the host still goes on; it could not come back later.
-                    if let Err(failure) = self.kept.write(&enrolled) {
+                    if let Err(failure) = self.kept.write(&present.enrolled) {
                         tracing::warn!("{failure}");
                     }
-                    *lock(&self.present) = Present::new(enrolled);
+                    *lock(&self.present) = present;
                     tracing::info!("renewed the host's certificate");
                     continue;
                 }
@@ -202,14 +213,21 @@ impl Node {
 }
 
 impl Present {
-    fn new(enrolled: Enrolled) -> Self {
-        let now = SystemTime::now();
-        let left = enrolled.identity.not_after().duration_since(now);
-        // Certificates are backdated, so what is left counts and not the whole validity.
+    /// Takes a certificate, with the age in seconds at which the controller wants it renewed. 0 is none.
+    fn new(enrolled: Enrolled, renew_after: i64) -> Self {
         Self {
-            renew_at: now + left.unwrap_or_default() * 2 / 3,
             enrolled,
+            came: SystemTime::now(),
+            renew_after: seconds(renew_after),
         }
+    }
+
+    /// Takes other terms. Returns whether the certificate is valid for longer than a new one would be: whoever
+    /// shortens the lifetime wants it replaced at once.
+    fn adopt(&mut self, terms: CertificateTerms) -> bool {
+        self.renew_after = seconds(terms.renew_after_seconds);
+        // A tenth is for clocks that differ, as for sidecars.
+        seconds(terms.lifetime_seconds).is_some_and(|l| self.left() > l + l / 10)
     }
 
     /// Builds the report to the controller about the certificates on this host.
@@ -236,7 +254,10 @@ impl Present {
 
     /// How long it serves until it is renewed.
     fn due(&self) -> Duration {
-        let due = self.renew_at.duration_since(SystemTime::now());
+        let life = self.enrolled.identity.not_after().duration_since(self.came);
+        let latest = life.unwrap_or_default() * 2 / 3;
+        let age = self.renew_after.map_or(latest, |named| named.min(latest));
+        let due = (self.came + age).duration_since(SystemTime::now());
         due.unwrap_or_default()
     }
 
@@ -247,6 +268,12 @@ impl Present {
             .duration_since(SystemTime::now())
             .unwrap_or_default()
     }
+}
+
+/// Reads a number of seconds of the controller, where 0 is none.
+fn seconds(number: i64) -> Option<Duration> {
+    let number = u64::try_from(number).ok().filter(|n| *n > 0);
+    number.map(Duration::from_secs)
 }
 
 fn lock(present: &Mutex<Present>) -> MutexGuard<'_, Present> {
@@ -334,7 +361,7 @@ async fn sign(
     channel: Channel,
     id: &SpiffeId,
     token: &str,
-) -> std::result::Result<Enrolled, Refused> {
+) -> std::result::Result<Present, Refused> {
     let request = SigningRequest::new(id)
         .or_fail(|| "cannot ask for a certificate".to_owned())
         .map_err(Refused::Here)?;
@@ -347,10 +374,11 @@ async fn sign(
         .await
         .map_err(Refused::Rpc)?
         .into_inner();
-    request
+    let enrolled = request
         .complete(answer.chain_der, answer.trust_bundle_der)
         .or_fail(|| "the controller's certificate cannot be used".to_owned())
-        .map_err(Refused::Here)
+        .map_err(Refused::Here)?;
+    Ok(Present::new(enrolled, answer.renew_after_seconds))
 }
 
 impl Controller {

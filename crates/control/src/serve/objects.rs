@@ -259,9 +259,9 @@ impl v1::objects_server::Objects for ObjectsService {
                 }
                 _ => None,
             };
-            let hosted = match actor {
-                Actor::Operator => state.hosted()?,
-                Actor::Node(_) => Vec::new(),
+            let (hosted, certificates) = match actor {
+                Actor::Operator => (state.hosted()?, None),
+                Actor::Node(_) => (Vec::new(), Some(*state.certificate_terms().borrow())),
             };
             let proxies = state.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
@@ -283,6 +283,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 proxies: proxies.collect(),
                 hosted,
                 trust,
+                certificates,
                 problems: state.problems(),
                 findings: state.findings(),
                 warnings: state.key_warnings(),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tests_local::{
     Client, Demo, Load, RATING, Server, TLS13, TlsClient, envoy_binary, eventually, holds_within,
     id, is_root, read_demo, signal,
@@ -34,6 +34,15 @@ fn start(change: impl FnOnce(String) -> String) -> Demo {
     let demo = Demo::prepare(false, change);
     up(&demo);
     demo
+}
+
+/// Returns the certificate that the Envoy of ratings presents to others.
+fn presented(demo: &Demo) -> Vec<u8> {
+    let ratings = (demo.address("ratings", false, false), 8101).into();
+    demo.inside("details", false, || {
+        let tls = TlsClient::connect(ratings, None, TLS13, &["http/1.1"]).unwrap();
+        tls.peer_certificates()[0].to_vec()
+    })
 }
 
 fn every_path_answers(demo: &Demo) {
@@ -327,23 +336,43 @@ fn a_certificate_is_renewed_without_a_failed_request() {
     });
     let pids = envoys(&demo);
     let load = Load::gets(demo.ingress, 4, &[&direct(), &by_gateway(), "/productpage"]);
-    // Returns the certificate that Envoy presents to others.
-    let presented = || {
-        let ratings = (demo.address("ratings", false, false), 8101).into();
-        demo.inside("details", false, || {
-            let tls = TlsClient::connect(ratings, None, TLS13, &["http/1.1"]).unwrap();
-            tls.peer_certificates()[0].to_vec()
-        })
-    };
     let mut seen = BTreeSet::new();
     let limit = Duration::from_secs(120);
     let renewed = holds_within(limit, "four certificates are presented", || {
-        seen.insert(presented());
+        seen.insert(presented(&demo));
         seen.len() == 4
     });
     assert!(renewed, "only {} certificates", seen.len());
     let done = load.assert_no_failure();
     assert!(done > 100, "that was no load: {done} requests");
+    assert_eq!(envoys(&demo), pids, "none was restarted");
+}
+
+#[test]
+fn a_shortened_lifetime_holds_at_once() {
+    if !is_root() {
+        return;
+    }
+    let demo = start(|text| text);
+    let pids = envoys(&demo);
+    let load = Load::gets(demo.ingress, 4, &[&direct(), &by_gateway()]);
+    let left = |proxy: &str| {
+        let told = demo.admin(proxy, "/certificates").text();
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        told["not_after"].as_i64().unwrap() - now.as_secs().cast_signed()
+    };
+    for proxy in SIDECARS {
+        assert!(left(proxy) > 23 * 3600, "{proxy}");
+    }
+    let before = presented(&demo);
+    let mesh = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {name: bookinfo}\n\
+         spec: {certificates: {lifetime: 1h}}\n";
+    demo.apply(&demo.write("hour.yaml", mesh));
+    eventually("every Envoy presents a certificate of an hour", || {
+        SIDECARS.iter().all(|proxy| left(proxy) <= 3600) && presented(&demo) != before
+    });
+    load.assert_no_failure();
     assert_eq!(envoys(&demo), pids, "none was restarted");
 }
 

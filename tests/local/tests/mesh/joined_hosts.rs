@@ -5,8 +5,9 @@ use crate::cli_join::{is_elsewhere, join, only, said, terminate, token};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tests_local::{Demo, RATING, eventually, free_ports};
+use tulle_tls::enrol::Enrolled;
 
 /// Ports that one of the hosts may use.
 const PORTS: u16 = 8;
@@ -196,6 +197,34 @@ fn an_identity_that_expired_while_its_host_was_off_is_named_with_the_cure() {
     let mut timed = join(&two, &token(&one));
     let timed = said(timed.args(["--for", "1s"]));
     assert_eq!(timed.code, 0, "{timed:?}");
+}
+
+#[test]
+fn the_certificate_of_a_host_follows_the_terms_of_the_mesh() {
+    let (one, two) = two_hosts();
+    one.up();
+    let mut joined = start(&two, join(&two, &token(&one)));
+    let kept = || {
+        let text = std::fs::read_to_string(two.path().join("state/host-identity.pem")).unwrap();
+        Enrolled::from_cache(&text).unwrap().identity.not_after()
+    };
+    let left = || kept().duration_since(SystemTime::now()).unwrap();
+    assert!(left() > Duration::from_hours(23));
+    let mesh = |certificates: &str| {
+        format!(
+            "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: bookinfo}}\nspec: {{certificates: {certificates}}}\n"
+        )
+    };
+    one.apply(&one.write("hour.yaml", &mesh("{lifetime: 1h}")));
+    eventually("it is valid for an hour", || {
+        left() <= Duration::from_hours(1)
+    });
+    let first = kept();
+    one.apply(&one.write("often.yaml", &mesh("{lifetime: 1h, renewAfter: 2s}")));
+    eventually("it is renewed at the age that the Mesh names", || {
+        kept() > first
+    });
+    assert_eq!(terminate(&mut joined), 0);
 }
 
 #[test]
