@@ -167,6 +167,8 @@ pub(super) struct Pod {
     pub(super) ip: String,
     /// The container that a mesh has added.
     pub(super) sidecar: Option<String>,
+    /// Whether that is an init container which goes on.
+    pub(super) native: bool,
     /// The sidecar's CPU limit, as Kubernetes writes it.
     pub(super) limit: Option<String>,
 }
@@ -298,6 +300,7 @@ pub(super) fn read(pod: &Value) -> Option<Pod> {
         node: text("/spec/nodeName")?,
         ip: text("/status/podIP")?,
         sidecar: of("/name"),
+        native: sidecar.is_some_and(|c| stays(&c)),
         limit: of("/resources/limits/cpu"),
     })
 }

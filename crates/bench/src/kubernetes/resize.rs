@@ -25,8 +25,11 @@ impl ReadyNamespace {
         };
         let cpu = format!("{wanted}m");
         let resources = json!({ "limits": { "cpu": cpu }, "requests": { "cpu": "10m" } });
-        let patch =
-            json!({ "spec": { "containers": [{ "name": sidecar, "resources": resources }] } });
+        let list = match pod.native {
+            true => "initContainers",
+            false => "containers",
+        };
+        let patch = json!({ "spec": { list: [{ "name": sidecar, "resources": resources }] } });
         let patch = patch.to_string();
         let of_pod = ["-n", &self.namespace, "patch", "pod", &pod.name];
         let resize = ["--subresource", "resize", "--patch", &patch];
@@ -57,8 +60,12 @@ impl ReadyNamespace {
 
 /// The limit that a container runs with, in thousandths of a core.
 fn in_force(pod: &Value, container: &str) -> Option<u32> {
-    let statuses = pod.pointer("/status/containerStatuses")?.as_array()?;
-    let status = statuses.iter().find(|s| s["name"] == container)?;
+    let lists = ["/status/containerStatuses", "/status/initContainerStatuses"];
+    let mut statuses = lists
+        .iter()
+        .filter_map(|list| pod.pointer(list)?.as_array())
+        .flatten();
+    let status = statuses.find(|s| s["name"] == container)?;
     cores(status.pointer("/resources/limits/cpu")?.as_str()?)
 }
 
@@ -73,8 +80,11 @@ mod tests {
             "status": { "containerStatuses": [
                 { "name": "app" },
                 { "name": "envoy", "resources": { "limits": { "cpu": "1" } } },
+            ], "initContainerStatuses": [
+                { "name": "native", "resources": { "limits": { "cpu": "100m" } } },
             ] },
         });
+        assert_eq!(in_force(&pod, "native"), Some(100));
         assert_eq!(in_force(&pod, "envoy"), Some(1000));
         assert_eq!(in_force(&pod, "app"), None);
     }
