@@ -39,6 +39,7 @@ OF = {
     "tests/kube/upgrade": ("sidecars of the release before work, and are updated under load", "docs/kubernetes/install.md"),
     "conformance": ("scores beside nginx, HAProxy and Envoy", "docs/conformance.md"),
     "bench": ("figures beside the peers", "docs/benchmarks.md"),
+    "study-quick": ("figures between pods, beside the real Open Service Mesh and Istio", "docs/benchmarks.md"),
     "images": ("static images for amd64 and arm64", "docs/kubernetes/install.md"),
     "fuzz": ("no input from the network makes a parser panic", "SECURITY.md"),
     "test-stress": ("no test is flaky", "CONTRIBUTING.md"),
