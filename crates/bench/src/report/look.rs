@@ -12,7 +12,7 @@ struct Look {
     dark: &'static str,
 }
 
-const LOOKS: [Look; 8] = [
+const LOOKS: [Look; 11] = [
     look("tulle", "Tulle", "#0068a9", "#56b4e9"),
     look("envoy", "Envoy", "#b84a00", "#f58b4c"),
     look("envoy-wasmless-h2", "Envoy (HTTP/2)", "#8a6000", "#e6b93c"),
@@ -20,6 +20,9 @@ const LOOKS: [Look; 8] = [
     look("haproxy", "HAProxy", "#a23d7c", "#e08bbd"),
     look("haproxy-tcp", "HAProxy (TCP)", "#6a55b5", "#b3a5f0"),
     look("pipy", "Pipy", "#5c6600", "#c2cc55"),
+    look("osm", "Open Service Mesh", "#a8323e", "#f08a90"),
+    look("osm-wasmless", "OSM (no WASM)", "#7a5230", "#d0a27c"),
+    look("istio", "Istio", "#00707a", "#4fc3cc"),
     look("none", "no sidecars", "#666d78", "#9aa3af"),
 ];
 
@@ -55,9 +58,9 @@ pub(super) fn class(peer: &str) -> String {
 /// So that lines differ in more than their colour: a dash pattern, and the shape of their points.
 pub(super) fn dash(peer: &str) -> &'static str {
     match peer {
-        "tulle" | "envoy" => "",
+        "tulle" | "envoy" | "osm" => "",
         "none" => "2 4",
-        "nginx" => "9 4",
+        "nginx" | "istio" => "9 4",
         "haproxy" => "7 3 2 3",
         "envoy-wasmless-h2" => "5 3",
         _ => "3 3",

@@ -71,6 +71,15 @@ fn services_never_called_before_are_reached_without_the_controller() {
             endpoints.is_some_and(|e| !e.is_empty()) && demo.proxy("late")["ready"] == true
         })
     });
+    // Readiness of its endpoint is pushed, too, and what has not come to a sidecar it cannot know.
+    for caller in ["details", "reviews"] {
+        eventually("the sidecars know its endpoint", || {
+            let config: Value =
+                serde_json::from_str(&demo.admin(caller, "/config").text()).unwrap();
+            let endpoints = config["services"]["late"]["ports"][0]["endpoints"].as_array();
+            endpoints.is_some_and(|e| !e.is_empty())
+        });
+    }
     let ratings = |v6| SocketAddr::new(demo.address("ratings", true, v6), 8101);
     let (ratings, ratings6) = (ratings(false), ratings(true));
     let late = SocketAddr::new(demo.address("late", true, false), 8109);
