@@ -12,24 +12,11 @@ NAMESPACE=istio-system
 LABEL=istio-injection=enabled
 
 kubectl() { "$cluster" kubectl "$@"; }
-nodes=$(kubectl get nodes -o name | wc -l)
 built=$("$peer/build.sh")
 tag=$(<"$built/tag")
 helm=$("$peer/../../../tests/kube/helm/build.sh")
 
-# Nodes keep images of earlier runs. The tag tells one state of the inputs from another.
-for ((node = 1; node <= nodes; node++)); do
-    ctr() { "$cluster" on "$node" exec ctr --namespace k8s.io images "$@" </dev/null; }
-    present=$(ctr ls --quiet)
-    for name in pilot proxyv2; do
-        if ! grep --quiet --line-regexp --fixed-strings "localhost/$name:$tag" <<<"$present"; then
-            ctr import "$built/images/$name.tar" >&2
-        fi
-    done
-    # Images of earlier states are of no more use, and large.
-    old=$(grep --extended-regexp '^localhost/(pilot|proxyv2):' <<<"$present" | grep --invert-match ":$tag\$" || true)
-    [[ -z $old ]] || xargs --arg-file <(echo "$old") "$cluster" on "$node" exec ctr --namespace k8s.io images rm >&2
-done
+"$peer/../import.sh" "$tag" "$built/images"
 
 chart() { # NAME DIRECTORY [OPTIONS]
     # The API server's version, of which there is nobody to ask before the objects are sent.

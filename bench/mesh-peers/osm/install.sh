@@ -25,15 +25,7 @@ off) wasm=false ;;
 esac
 
 tag=${built##*-}
-nodes=$(kubectl get nodes --output name | wc -l)
-for ((node = 1; node <= nodes; node++)); do
-    known=$("$cluster" on "$node" exec ctr --namespace k8s.io images ls --quiet)
-    for image in "$built"/images/*.tar; do
-        name=$(basename "$image" .tar)
-        grep --quiet --line-regexp --fixed-strings "localhost/$name:$tag" <<<"$known" ||
-            "$cluster" on "$node" exec ctr --namespace k8s.io images import "$image" >/dev/null
-    done
-done
+"$own/../import.sh" "$tag" "$built/images"
 
 # Without the hooks: they look for another OSM before, and remove things afterwards (uninstall.sh).
 objects=$("$helm" template osm "$built/chart" --kube-version "$VERSION" --namespace osm-system --no-hooks \

@@ -6,12 +6,11 @@
 //! only warns, and nobody waits for it.
 
 use crate::gateway::{CLASS, EGRESS_CLASS, unserved_egress};
+use crate::kinds::GATEWAY as GATEWAY_GROUP;
 use crate::object::read;
 use crate::review::{self, Request, Review};
 use crate::root::other_trust_domain;
 use serde_json::{Value, json};
-
-const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// Answers a review of an object that is created or changed.
 /// `trust_domain` is the mesh's.

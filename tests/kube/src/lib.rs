@@ -10,6 +10,7 @@ mod install;
 pub mod load;
 mod neighbour;
 mod node;
+mod peer;
 mod study;
 #[path = "../../local/src/waits.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -22,6 +23,7 @@ pub use gateway_api::{conforms, install_gateway_api};
 pub use install::{await_webhooks, install, install_as, install_with, objects_with_cni};
 pub use neighbour::Neighbour;
 pub use node::{Node, OnNode};
+pub use peer::peer;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Display;

@@ -5,23 +5,16 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::process::Command;
-use tests_kube::{Cluster, Wire, eventually, root};
+use tests_kube::{Cluster, Wire, eventually, peer};
 
 /// Where OSM's sidecars tell their metrics, if the namespace says so.
 const METRICS_PORT: u16 = 15010;
 
-/// Runs a script of the peer; its output, or nothing if this machine cannot build OSM.
-fn peer(script: &str, settings: &[(&str, &str)]) -> Option<String> {
-    let mut command = Command::new(root().join("bench/mesh-peers/osm").join(script));
-    let done = command.envs(settings.iter().copied()).output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    if done.status.code() == Some(69) {
-        println!("skipped: {said}");
-        return None;
-    }
-    assert!(done.status.success(), "{script}: {said}");
-    Some(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+/// Installs OSM with these settings and returns its label; none if this machine cannot build it.
+fn install(settings: &[(&str, &str)]) -> Option<String> {
+    peer("osm/install.sh", |command| {
+        command.envs(settings.iter().copied());
+    })
 }
 
 #[test]
@@ -30,7 +23,7 @@ fn a_mesh_of_osm_can_be_measured() {
         return;
     };
     let settings = [("SIDECAR_CPU", "900m"), ("SIDECAR_MEMORY", "300Mi")];
-    let Some(label) = peer("install.sh", &settings) else {
+    let Some(label) = install(&settings) else {
         return;
     };
     let (key, value) = label.split_once('=').unwrap();
@@ -44,7 +37,7 @@ fn a_mesh_of_osm_can_be_measured() {
     only_tls(&cluster, &wire.end());
     statistics_are(&cluster, true);
 
-    peer("install.sh", &[("WASM", "off")]).unwrap();
+    install(&[("WASM", "off")]).unwrap();
     let restart = ["-n", "osm", "rollout", "restart", "deployment"];
     cluster.kubectl(&restart);
     await_pods(&cluster);
@@ -53,7 +46,7 @@ fn a_mesh_of_osm_can_be_measured() {
 
     let gone = ["delete", "namespace", "osm", "osm-plain"];
     cluster.kubectl(&gone);
-    peer("uninstall.sh", &[]).unwrap();
+    peer("osm/uninstall.sh", |_| {}).unwrap();
     let left = cluster.kubectl(&["get", "crd", "-o", "name"]);
     assert!(!left.contains("openservicemesh"), "{left}");
 }

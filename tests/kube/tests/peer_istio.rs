@@ -6,26 +6,18 @@
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::process::Command;
-use tests_kube::{Cluster, eventually, install, root, study};
+use tests_kube::{Cluster, eventually, install, peer, study};
 
 const PLACE: &str = "peer-istio";
 
 /// Installs Istio and returns the key and the value of its label; none without Go.
 fn install_istio() -> Option<(String, String)> {
-    let script = root().join("bench/mesh-peers/istio/install.sh");
     let limits = "global.proxy.resources.limits";
     let limits = format!("{limits}.cpu=1,{limits}.memory=512Mi");
-    let mut command = Command::new(script);
-    let done = command.args(["--set-string", &limits]).output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    if done.status.code() == Some(69) {
-        println!("skipped: {said}");
-        return None;
-    }
-    assert!(done.status.success(), "{said}");
-    let label = String::from_utf8_lossy(&done.stdout);
-    let (key, value) = label.trim().split_once('=').unwrap();
+    let label = peer("istio/install.sh", |command| {
+        command.args(["--set-string", &limits]);
+    })?;
+    let (key, value) = label.split_once('=').unwrap();
     Some((key.to_owned(), value.to_owned()))
 }
 

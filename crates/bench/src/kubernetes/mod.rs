@@ -4,8 +4,8 @@
 //! started in. What a mesh is, is a label of the namespace, so that any mesh that is installed can be
 //! measured. CPU and memory are the kubelet's figures, because they are the same for every mesh.
 //!
-//! Files in the order of a measurement: `kubectl`, `nodes` (what runs where), `place` (a namespace and its pods), `resize` (limits of sidecars), `load`, `usage`
-//! (CPU and memory), `proof`.
+//! Files in the order of a measurement: `kubectl`, `nodes` (what runs where), `place` (a namespace and its pods), `resize` (limits
+//! of sidecars), `load`, `usage` (CPU and memory), `proof`.
 
 mod kubectl;
 mod load;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Nodes(Vec<String>);
 
 impl Nodes {
-    /// Those that are ready and take pods.
+    /// Finds those that are ready and take pods.
     ///
     /// # Errors
     /// There are none, or they may not be listed.

@@ -35,6 +35,7 @@ pub(crate) use objects::{METRICS_PORT_NAME, labels};
 pub use view::View;
 
 use crate::gateway_fields::Key;
+use crate::kinds::GATEWAY as GROUP;
 use crate::names::CONTROLLER_NAME;
 use serde_json::{Value, json};
 
@@ -44,7 +45,6 @@ pub const CLASS: &str = "tulle";
 pub const CLASSES: [&str; 2] = [CLASS, EGRESS_CLASS];
 /// The protocol of an egress gateway's listeners: CONNECT in the mesh's own TLS.
 const CONNECT: &str = "tulle.dev/CONNECT";
-const GROUP: &str = "gateway.networking.k8s.io";
 const API_VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// The features of Gateway API that are supported, as its conformance tests name them.
