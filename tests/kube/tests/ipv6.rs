@@ -25,6 +25,8 @@ fn a_cluster_without_ipv4() {
     let Some(cluster) = Cluster::with_ipv6_alone() else {
         return;
     };
+    // The installation gives the controller rights in it.
+    cluster.kubectl(&["create", "namespace", "six"]);
     install_with(&cluster, &["gateways.namespaces=[six]"]);
     cluster.apply(WITHOUT_PERMISSIONS);
     let annotate = ["annotate", "ingressclass", "tulle"];
