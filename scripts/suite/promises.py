@@ -16,6 +16,7 @@ OF = {
     "tests/kube/images": ("an image that a node cannot get is named at once, at installation and by `tulle check`",
                           "docs/kubernetes/install.md"),
     "tests/kube/ingress": ("Ingresses are served by Kubernetes' rules", "docs/kubernetes/ingress.md"),
+    "tests/kube/ipv6": ("the mesh works in a cluster of IPv6 alone", "docs/kubernetes.md"),
     "tests/kube/issuers": ("cert-manager signs workloads' certificates", "docs/certificates.md"),
     "tests/kube/joining": ("a namespace joins while it is called, and becomes strict by a command",
                            "docs/kubernetes.md"),

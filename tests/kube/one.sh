@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # One cluster, and tests on it one after another, for run.sh, which has built everything.
 #
-#   one.sh "NODES TEST..."    so many nodes; LANE tells clusters that run at once apart
+#   one.sh "NODES FAMILY TEST..."    so many nodes, addresses of one family (6) or as usual (0); LANE tells clusters that run at once apart
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-read -r NODES tests <<<"$1"
+read -r NODES FAMILY tests <<<"$1"
 read -ra tests <<<"$tests"
-export NODES
+FAMILY=${FAMILY#0}
+export NODES FAMILY
 cluster=tests/kube/cluster/cluster.sh
 . tests/kube/cluster/env.sh
 export STATE=$STATE-$LANE CGROUP=$CGROUP-$LANE

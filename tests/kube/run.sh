@@ -40,6 +40,7 @@ own=(
     "osm: another mesh, with webhooks and kinds of its own"
     "joining: a mesh with the defaults, whose settings it changes"
     "peer_istio: another mesh beside Tulle, which puts webhooks before every pod"
+    "ipv6: a cluster without IPv4"
     "scale: weighs a controller that has seen nothing else"
 )
 
@@ -86,12 +87,22 @@ nodes_for() { # TEST...
     echo "$asked"
 }
 
-# A job is the number of nodes of a cluster, and its tests. The shared ones take longest.
+# The only family of addresses that a test asks for; 0: it asks for none.
+family_for() { # TEST...
+    local test
+    for test in "$@"; do
+        ! grep -rqs 'Cluster::with_ipv6_alone()' "tests/kube/tests/$test" "tests/kube/tests/$test.rs" || { echo 6; return; }
+    done
+    echo 0
+}
+
+# A job is the number of nodes of a cluster, its family of addresses, and its tests. The shared ones take longest.
 jobs=()
 add_job() { # TEST...
-    local nodes
+    local nodes family
     nodes=$(nodes_for "$@")
-    jobs+=("$nodes $*")
+    family=$(family_for "$@")
+    jobs+=("$nodes $family $*")
 }
 for together in "${shared[@]}"; do
     job=()

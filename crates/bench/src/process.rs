@@ -118,23 +118,33 @@ impl Process {
 
     /// Ends its group: SIGTERM, then SIGKILL.
     pub fn stop(&mut self) {
-        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         for (signal, patience) in [Signal::TERM, Signal::KILL].into_iter().zip(PATIENCE) {
-            if let Some(group) = group {
-                let _ = kill_process_group(group, signal);
-            }
-            let end = Instant::now() + patience;
-            while Instant::now() < end {
-                if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                    // Children that outlived it (workers of a master) are in its group.
-                    if let Some(group) = group {
-                        let _ = kill_process_group(group, Signal::KILL);
-                    }
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(5));
+            if self.end(signal, patience) {
+                return;
             }
         }
+    }
+
+    /// Ends its group with SIGKILL, without a chance to say goodbye.
+    pub fn kill(&mut self) {
+        self.end(Signal::KILL, PATIENCE[1]);
+    }
+
+    /// Whether it has ended in this time.
+    fn end(&mut self, signal: Signal, patience: Duration) -> bool {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let send = |signal| group.map(|group| kill_process_group(group, signal));
+        let _ = send(signal);
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                // Children that outlived it (workers of a master) are in its group.
+                let _ = send(Signal::KILL);
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
     }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real Kubernetes on this machine, for tests (README.md).
 #
-#   cluster.sh up             start it, and wait until it is of use; NODES=2: with so many nodes
+#   cluster.sh up             start it, and wait until it is of use; NODES=2: with so many nodes; FAMILY=6: IPv6 alone
 #   cluster.sh down           end it; nothing is left
 #   cluster.sh kubectl ARGS   ask it
 #   cluster.sh exec COMMAND   run something where the cluster's network is

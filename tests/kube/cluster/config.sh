@@ -13,7 +13,7 @@ user() { # FILE USER [GROUP]
     cat >"$1.kubeconfig" <<END
 apiVersion: v1
 kind: Config
-clusters: [{name: test, cluster: {server: "https://$NODE_IP:6443", certificate-authority: $PKI/ca.crt}}]
+clusters: [{name: test, cluster: {server: "https://$NODE_HOST:6443", certificate-authority: $PKI/ca.crt}}]
 users: [{name: user, user: {token: $token}}]
 contexts: [{name: test, context: {cluster: test, user: user}}]
 current-context: test
@@ -26,9 +26,10 @@ user "$CONF/scheduler" system:kube-scheduler
 # What every node has. A node sees its directory at the place of the first one's, so that paths in these files
 # are the same on all nodes.
 node() { # NUMBER
-    local own ip ranges
+    local own ip4 ip6 pods4 pods6 ranges
     own=$(node_state "$1")
-    ip=$(node_ip "$1")
+    ip4=$(node_ip4 "$1") ip6=$(node_ip6 "$1")
+    pods4=$(node_pods4 "$1") pods6=$(node_pods6 "$1")
     mkdir -p "$own/conf/cni" "$own/cni" "$own/log" "$LOG"
     # A directory of its own, so that a plugin can be added.
     ln -s /usr/lib/cni/* "$own/cni"
@@ -45,7 +46,7 @@ cgroupsPerQOS: true
 enforceNodeAllocatable: []
 failCgroupV1: false # 1.35 and newer refuse it unless told
 failSwapOn: false
-address: $ip
+address: "${ip4:-$ip6}"
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $PKI/ca.crt}}
 authorization: {mode: Webhook}
 tlsCertFile: $PKI/kubelet.crt
@@ -72,9 +73,9 @@ kind: KubeProxyConfiguration
 mode: $PROXY_MODE
 oomScoreAdj: 0
 clientConnection: {kubeconfig: $CONF/proxy.kubeconfig}
-clusterCIDR: $POD_CIDR${POD_CIDR6:+,$POD_CIDR6}
+clusterCIDR: "$(both "$POD_CIDR4" "$POD_CIDR6")"
 hostnameOverride: node$1
-bindAddress: 127.0.0.1
+bindAddress: "$LOOPBACK"
 healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: 127.0.0.1:10249
 conntrack: {maxPerCore: 0, min: 0, tcpCloseWaitTimeout: 0s, tcpEstablishedTimeout: 0s} # those sysctls are read-only
@@ -107,8 +108,8 @@ oom_score = 0
         SystemdCgroup = false
 END
 
-    ranges="[{\"subnet\": \"$(node_pods "$1")\"}]"
-    [[ -z $POD_CIDR6 ]] || ranges+=", [{\"subnet\": \"$(node_pods6 "$1")\"}]"
+    ranges=$(for range in $pods4 $pods6; do printf '[{"subnet": "%s"}],' "$range"; done)
+    ranges=${ranges%,}
     cat >"$own/conf/cni/10-bridge.conflist" <<END
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,

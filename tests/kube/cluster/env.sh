@@ -5,15 +5,26 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 
 VERSION=1.34.4 # of Kubernetes, as in build/go.mod
-: "${NODE_IP:=10.200.0.2}" # exists only inside the node's own network namespace
-: "${POD_CIDR:=10.244.0.0/22}"
-: "${SERVICE_CIDR:=10.96.0.0/16}"
-: "${DNS_IP:=10.96.0.10}"
-# A second family beside it, which services have if they ask for it. Empty: none, as on a machine without IPv6.
-both=$([[ -e /proc/net/if_inet6 ]] && echo both || true)
-: "${NODE_IP6=${both:+fd00:10:200::2}}"
-: "${POD_CIDR6=${both:+fd00:10:244::/64}}"
-: "${SERVICE_CIDR6=${both:+fd00:10:96::/112}}"
+# FAMILY=6: IPv6 alone. Otherwise IPv4, and IPv6 as a second family, which services have if they ask for it, unless the
+# machine has none.
+: "${FAMILY:=}"
+four=$([[ $FAMILY == 6 ]] || echo four)
+six=$([[ -e /proc/net/if_inet6 ]] && echo six || true)
+: "${NODE_IP4=${four:+10.200.0.2}}" # addresses exist only inside the node's own network namespace
+: "${POD_CIDR4=${four:+10.244.0.0/22}}"
+: "${SERVICE_CIDR4=${four:+10.96.0.0/16}}"
+: "${NODE_IP6=${six:+fd00:10:200::2}}"
+: "${POD_CIDR6=${six:+fd00:10:244::/64}}"
+: "${SERVICE_CIDR6=${six:+fd00:10:96::/112}}"
+if [[ -n $four ]]; then
+    NODE_HOST=$NODE_IP4 FIRST_SERVICE=10.96.0.1 DNS_IP=10.96.0.10 LOOPBACK=127.0.0.1 ANY=0.0.0.0
+else
+    NODE_HOST=[$NODE_IP6] FIRST_SERVICE=fd00:10:96::1 DNS_IP=fd00:10:96::a LOOPBACK=::1 ANY=::
+fi
+# Both families in a list, whichever there are.
+both() { # IPV4 IPV6
+    echo "$1${1:+${2:+,}}$2"
+}
 : "${NODES:=1}" # the first has the control plane; up to four
 : "${PROXY_MODE:=iptables}" # kube-proxy's: iptables or nftables
 : "${CGROUP:=/tulle-kube}"  # everything of the node runs below it
@@ -33,15 +44,16 @@ BIN=$CACHE/$KEY # kube, coredns, and the images of pause and CoreDNS
 : "${IMAGES:=$root/build/images}" # more images to import: the project's own
 
 # Where a node is, by its number. Inside, each node sees its own files at the same places as the first one.
-node_ip() { echo "${NODE_IP%.*}.$((${NODE_IP##*.} + $1 - 1))"; }
+node_ip4() { [[ -z $NODE_IP4 ]] || echo "${NODE_IP4%.*}.$((${NODE_IP4##*.} + $1 - 1))"; }
 node_ip6() { [[ -z $NODE_IP6 ]] || printf '%s:%x\n' "${NODE_IP6%:*}" $((0x${NODE_IP6##*:} + $1 - 1)); }
 node_cgroup() { echo "$CGROUP$( (($1 == 1)) || echo "/node$1")"; }
 node_state() { echo "$STATE$( (($1 == 1)) || echo "/node$1")"; }
 # The addresses of its pods: all of them with a node alone, else a part that the other nodes have a route for.
-node_pods() {
+node_pods4() {
     local a b c
-    IFS=. read -r a b c _ <<<"$POD_CIDR"
-    ((NODES == 1)) && echo "$POD_CIDR" || echo "$a.$b.$((c + $1 - 1)).0/24"
+    [[ -n $POD_CIDR4 ]] || return 0
+    IFS=. read -r a b c _ <<<"$POD_CIDR4"
+    ((NODES == 1)) && echo "$POD_CIDR4" || echo "$a.$b.$((c + $1 - 1)).0/24"
 }
 node_pods6() {
     [[ -n $POD_CIDR6 ]] || return 0

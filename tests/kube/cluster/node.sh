@@ -7,7 +7,7 @@
 set -uo pipefail
 . "$(dirname "$0")/env.sh"
 number=$1
-ip=$(node_ip "$number") ip6=$(node_ip6 "$number")
+ip4=$(node_ip4 "$number") ip6=$(node_ip6 "$number")
 all=$CGROUP
 CGROUP=$(node_cgroup "$number")
 
@@ -65,12 +65,14 @@ elif ((NODES > 1)); then
 else
     ip link add "$link" type bridge
 fi
-ip address add "$ip/24" dev "$link"
 ip link set "$link" up
 # There is no default route: nothing can leave. The node's own processes (the API server that calls
 # a webhook's Service) still need a route for the Services' addresses, or the rules are never asked.
-ip route add "$SERVICE_CIDR" dev "$link"
-sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1
+if [[ -n $ip4 ]]; then
+    ip address add "$ip4/24" dev "$link"
+    ip route add "$SERVICE_CIDR4" dev "$link"
+    sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1
+fi
 if [[ -n $ip6 ]]; then
     ip address add "$ip6/64" dev "$link" nodad
     ip route add "$SERVICE_CIDR6" dev "$link"
@@ -78,7 +80,7 @@ if [[ -n $ip6 ]]; then
 fi
 for ((other = 1; other <= NODES; other++)); do
     ((other != number)) || continue
-    ip route add "$(node_pods "$other")" via "$(node_ip "$other")" dev "$link"
+    [[ -z $ip4 ]] || ip route add "$(node_pods4 "$other")" via "$(node_ip4 "$other")" dev "$link"
     [[ -z $ip6 || -z $POD_CIDR6 ]] || ip route add "$(node_pods6 "$other")" via "$(node_ip6 "$other")" dev "$link"
 done
 
@@ -145,8 +147,8 @@ if ((number == 1)); then
         --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
         --listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
         --initial-cluster node1=http://127.0.0.1:2380 --auto-compaction-retention=5m
-    run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range="$SERVICE_CIDR${SERVICE_CIDR6:+,$SERVICE_CIDR6}" \
-        --advertise-address="$NODE_IP" --bind-address=0.0.0.0 --secure-port=6443 \
+    run apiserver "$kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --service-cluster-ip-range="$(both "$SERVICE_CIDR4" "$SERVICE_CIDR6")" \
+        --advertise-address="${NODE_IP4:-$NODE_IP6}" --bind-address="$ANY" --secure-port=6443 \
         --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
         --token-auth-file="$CONF/tokens.csv" --authorization-mode=Node,RBAC \
         --enable-admission-plugins=NodeRestriction --allow-privileged=true --profiling=false --request-timeout=5m \
@@ -162,7 +164,7 @@ fi
 import_images
 
 alive() {
-    curl --silent --cacert "$PKI/ca.crt" "$@" "https://$NODE_IP:6443/livez/ping"
+    curl --silent --cacert "$PKI/ca.crt" "$@" "https://$NODE_HOST:6443/livez/ping"
 }
 if ((number > 1)); then
     until_true 3000 alive # whatever it says: a kubelet asks until it is answered
@@ -177,7 +179,7 @@ else
 fi
 # A kubelet samples a container's processor time only every 10 to 15 s by default, on a busy machine more rarely.
 run kubelet "$kube" kubelet --kubeconfig="$CONF/kubelet.kubeconfig" --config="$CONF/kubelet.yaml" \
-    --hostname-override="node$number" --node-ip="$ip${ip6:+,$ip6}" --housekeeping-interval=5s --v=2
+    --hostname-override="node$number" --node-ip="$(both "$ip4" "$ip6")" --housekeeping-interval=5s --v=2
 run proxy "$kube" kube-proxy --config="$CONF/proxy.yaml" --v=1
 touch "$STATE/started"
 

@@ -19,14 +19,14 @@ issue() { # NAME SUBJECT USE [NAMES]
 key ca.key
 openssl req -x509 -new -key ca.key -subj /CN=test-ca -days 30 -out ca.crt \
     -addext keyUsage=critical,keyCertSign,cRLSign,digitalSignature 2>/dev/null
-first=${SERVICE_CIDR%.*.*}.0.1 # the service `kubernetes` has the range's first address
 issue apiserver /CN=kube-apiserver serverAuth \
-    "IP:127.0.0.1,IP:$NODE_IP,IP:$first,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
+    "IP:127.0.0.1,IP:${NODE_IP4:-$NODE_IP6},IP:$FIRST_SERVICE,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
 issue apiserver-kubelet /O=system:masters/CN=kube-apiserver-kubelet-client clientAuth
 for ((number = 1; number <= NODES; number++)); do
     own=$(node_state "$number")/pki
     mkdir -p "$own"
-    issue "$own/kubelet" "/CN=node$number" serverAuth "IP:$(node_ip "$number"),DNS:node$number"
+    ip4=$(node_ip4 "$number")
+    issue "$own/kubelet" "/CN=node$number" serverAuth "IP:${ip4:-$(node_ip6 "$number")},DNS:node$number"
     ((number == 1)) || cp ca.crt "$own"
 done
 issue front-proxy /CN=front-proxy-client clientAuth

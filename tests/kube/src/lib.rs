@@ -106,6 +106,22 @@ impl Cluster {
         Some(cluster)
     }
 
+    /// The same with IPv6 alone. `tests/kube/run.sh` finds this call, and starts such a cluster.
+    ///
+    /// # Panics
+    /// It has IPv4.
+    pub fn with_ipv6_alone() -> Option<Self> {
+        let cluster = Self::get()?;
+        let range = cluster.get_json(&["service", "kubernetes"]);
+        let families = &range["spec"]["ipFamilies"];
+        assert_eq!(
+            families,
+            &serde_json::json!(["IPv6"]),
+            "this test asks for IPv6 alone: FAMILY=6 tests/kube/cluster/cluster.sh up"
+        );
+        Some(cluster)
+    }
+
     /// A command of the cluster's script about a node, by its number from 1.
     pub fn on(&self, node: usize, arguments: &[&str]) -> Command {
         self.command(&[&["on", &node.to_string()], arguments].concat())

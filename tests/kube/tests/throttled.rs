@@ -53,7 +53,7 @@ impl Other {
                 curl --silent --http1.1 --cacert "$PKI/ca.crt" --header "Authorization: Bearer $token" \
                     --header "Impersonate-User: other" --header "Content-Type: application/json" \
                     --header "Expect:" --request POST --upload-file - \
-                    "https://$NODE_IP:6443/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" < <(sleep 1000)
+                    "https://$NODE_HOST:6443/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" < <(sleep 1000)
             done"#;
         let child = cluster
             .command(&["exec", "bash", "-c", script])

@@ -1,7 +1,7 @@
 //! Describes the order to the load generator and its report.
 
 use super::engine::Engine;
-use super::{handshakes, text};
+use super::{handshakes, storm, text};
 use crate::failure::{Failure, OrFail, Result};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
@@ -33,9 +33,10 @@ pub struct Load {
     pub beside: Option<Beside>,
     /// Load before anything is measured.
     pub warmup: Duration,
-    /// How long it measures; of [`Pattern::Hold`] how long opening may take.
+    /// How long it measures; of [`Pattern::Hold`] how long opening may take, of
+    /// [`Pattern::Storm`] how long coming back may take.
     pub measure: Duration,
-    /// [`Pattern::Handshakes`] and [`Pattern::Resumed`]: where `ca.crt`, `client.crt` and `client.key` are.
+    /// Patterns with mutual TLS: where `ca.crt`, `client.crt` and `client.key` are.
     #[serde(default)]
     pub certificates: Option<PathBuf>,
 }
@@ -68,6 +69,9 @@ pub enum Pattern {
     Resumed,
     /// One request, and then nothing until standard input ends.
     Hold,
+    /// Like [`Self::Hold`], with mutual TLS and a source address for each connection. All of them are
+    /// lost at once, because the server's sidecar restarts, and each comes back and asks again.
+    Storm,
 }
 
 /// Requests lost, warm-up included.
@@ -134,6 +138,9 @@ pub struct Report {
     /// The key exchange group and cipher suite of the first handshake.
     #[serde(default)]
     pub agreed: Option<String>,
+    /// Of [`Pattern::Storm`], attempts on the way back that brought no answer; they are no errors.
+    #[serde(default)]
+    pub vain: u64,
     /// Delay, at a fixed rate, of requests whose connection was free: 99th percentile.
     pub late_p99_us: u64,
     /// Latencies in microseconds, base64 of HdrHistogram's V2 encoding.
@@ -194,6 +201,9 @@ pub fn run(load: &Load, say: &dyn Fn(&str), hold: &dyn Fn()) -> Result<Report> {
     let body = text(load.bytes.max(load.upload).max(beside));
     if matches!(load.pattern, Pattern::Handshakes | Pattern::Resumed) {
         return handshakes::run(load, &body[..load.bytes], say);
+    }
+    if load.pattern == Pattern::Storm {
+        return storm::run(load, &body[..load.bytes], say);
     }
     Engine::new(load, &body)
         .and_then(|engine| engine.run(say, hold))

@@ -418,7 +418,7 @@ impl<'a> Engine<'a> {
         match pattern {
             Pattern::Saturate | Pattern::Hold => connection.since = now,
             // Since the connection was opened.
-            Pattern::NewConnections | Pattern::Handshakes | Pattern::Resumed => {}
+            Pattern::NewConnections | Pattern::Handshakes | Pattern::Resumed | Pattern::Storm => {}
             Pattern::Rate(_) => {
                 connection.since = connection.due;
                 connection.overdue = false;

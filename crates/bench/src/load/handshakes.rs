@@ -47,7 +47,11 @@ struct Handshake {
     suite: Option<CipherSuite>,
 }
 
-enum Loss {
+/// A connection with mutual TLS.
+pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// Why a request was not answered.
+pub(super) enum Loss {
     Connect(String),
     Read(io::Error),
     Wrong(Wrong),
@@ -100,7 +104,7 @@ pub(super) fn run(load: &Load, expected: &[u8], say: &dyn Fn(&str)) -> Result<Re
 
 /// Offers the same as sidecars do, Tulle's and Envoy's: AES-128 first, X25519MLKEM768 with a share of
 /// X25519 beside it. Envoy asks a client whose first groups are others for a second hello.
-fn offer() -> CryptoProvider {
+pub(super) fn offer() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
             cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -183,33 +187,10 @@ fn once(
     expected: &[u8],
     buffer: &mut [u8],
 ) -> std::result::Result<Handshake, Loss> {
-    let connect = |e: &dyn std::fmt::Display| Loss::Connect(e.to_string());
-    let name = ServerName::try_from(SERVER).map_err(|e| connect(&e))?;
-    let tcp = TcpStream::connect_timeout(&load.to, PATIENCE).map_err(|e| connect(&e))?;
-    tcp.set_nodelay(true).map_err(|e| connect(&e))?;
-    tcp.set_read_timeout(Some(PATIENCE))
-        .map_err(|e| connect(&e))?;
-    let connection = ClientConnection::new(Arc::clone(config), name).map_err(|e| connect(&e))?;
-    let mut stream = StreamOwned::new(connection, tcp);
-    let request = format!(
-        "GET /bytes/{} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n",
-        load.bytes
-    );
-    stream
-        .write_all(request.as_bytes())
-        .map_err(|e| connect(&e))?;
-    let mut response = Response::default();
-    loop {
-        match stream.read(buffer).map_err(Loss::Read)? {
-            0 => return Err(Loss::Read(io::ErrorKind::UnexpectedEof.into())),
-            count => {
-                let done = response.take(&buffer[..count], expected);
-                if done.map_err(Loss::Wrong)? {
-                    break;
-                }
-            }
-        }
-    }
+    let tcp =
+        TcpStream::connect_timeout(&load.to, PATIENCE).map_err(|e| Loss::Connect(e.to_string()))?;
+    let mut stream = secure(tcp, config)?;
+    ask(&mut stream, load.bytes, "close", expected, buffer)?;
     let handshake = Handshake {
         resumed: stream.conn.handshake_kind() == Some(HandshakeKind::Resumed),
         group: stream
@@ -223,21 +204,67 @@ fn once(
     Ok(handshake)
 }
 
+/// A client's end of a connection. The handshake comes with the first request.
+pub(super) fn secure(
+    tcp: TcpStream,
+    config: &Arc<ClientConfig>,
+) -> std::result::Result<TlsStream, Loss> {
+    let connect = |e: &dyn std::fmt::Display| Loss::Connect(e.to_string());
+    let name = ServerName::try_from(SERVER).map_err(|e| connect(&e))?;
+    tcp.set_nodelay(true).map_err(|e| connect(&e))?;
+    tcp.set_read_timeout(Some(PATIENCE))
+        .map_err(|e| connect(&e))?;
+    let connection = ClientConnection::new(Arc::clone(config), name).map_err(|e| connect(&e))?;
+    Ok(StreamOwned::new(connection, tcp))
+}
+
+/// One request, answered rightly; `then` is what becomes of the connection, `close` or `keep-alive`.
+pub(super) fn ask(
+    stream: &mut TlsStream,
+    bytes: usize,
+    then: &str,
+    expected: &[u8],
+    buffer: &mut [u8],
+) -> std::result::Result<(), Loss> {
+    let request =
+        format!("GET /bytes/{bytes} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: {then}\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .map_err(|e| Loss::Connect(e.to_string()))?;
+    let mut response = Response::default();
+    loop {
+        match stream.read(buffer).map_err(Loss::Read)? {
+            0 => return Err(Loss::Read(io::ErrorKind::UnexpectedEof.into())),
+            count => {
+                let done = response.take(&buffer[..count], expected);
+                if done.map_err(Loss::Wrong)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
 impl Tally {
     fn lost(&mut self, loss: Loss) {
-        let (count, why) = match loss {
-            Loss::Connect(why) => (&mut self.errors.connect, why),
-            Loss::Read(e) if e.kind() == io::ErrorKind::WouldBlock => (
-                &mut self.errors.timeout,
-                "no answer within ten seconds".into(),
-            ),
-            Loss::Read(e) => (&mut self.errors.reset, e.to_string()),
-            Loss::Wrong(Wrong::Status(status)) => {
-                (&mut self.errors.status, format!("status {status}"))
+        let why = loss.count(&mut self.errors);
+        self.first_error.get_or_insert(why);
+    }
+}
+
+impl Loss {
+    /// Counts it with its kind and returns it in words.
+    pub(super) fn count(self, errors: &mut Errors) -> String {
+        let (count, why) = match self {
+            Self::Connect(why) => (&mut errors.connect, why),
+            Self::Read(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                (&mut errors.timeout, "no answer within ten seconds".into())
             }
-            Loss::Wrong(Wrong::Body(why)) => (&mut self.errors.body, why.to_owned()),
+            Self::Read(e) => (&mut errors.reset, e.to_string()),
+            Self::Wrong(Wrong::Status(status)) => (&mut errors.status, format!("status {status}")),
+            Self::Wrong(Wrong::Body(why)) => (&mut errors.body, why.to_owned()),
         };
         *count += 1;
-        self.first_error.get_or_insert(why);
+        why
     }
 }

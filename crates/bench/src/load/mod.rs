@@ -19,6 +19,7 @@ mod handshakes;
 mod process;
 mod response;
 mod server;
+mod storm;
 mod timer;
 
 pub(crate) use client::encode;

@@ -18,11 +18,13 @@ mod idle;
 mod lab;
 mod measure;
 mod scenario;
+mod storm;
 
 use crate::args::Common;
 use crate::cpus;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::load::Pattern;
 use crate::peer;
 use crate::report::{Recorder, Study};
 use crate::run::{self, Cell};
@@ -173,7 +175,10 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
                 group: shape.name.clone(),
                 estimate: shape.warmup + shape.measure + Duration::from_millis(400),
                 measure: Box::new(move |repeat| {
-                    let mut sample = measure::sample(lab, peer, topology, shape)?;
+                    let mut sample = match shape.pattern {
+                        Pattern::Storm => storm::sample(lab, peer, topology, shape)?,
+                        _ => measure::sample(lab, peer, topology, shape)?,
+                    };
                     shape.name.clone_into(&mut sample.scenario);
                     peer.name().clone_into(&mut sample.peer);
                     sample.repeat = repeat;
@@ -210,6 +215,7 @@ fn notes(options: &Options, lab: &Lab<'_>, idle: usize) -> Vec<String> {
             "{idle} idle connections instead of {asked}: this machine's limit of open files (ulimit -Hn) allows no more through a sidecar that relays each."
         ));
     }
+    notes.push("In a storm every client has a source address of its own and tries again after 20 ms, whoever the peer is. Times count from the end of the old sidecar, so that the start of the new one is in them; its CPU time includes its start.".to_owned());
     for (peer, _) in &lab.places {
         notes.extend(peer.notes());
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The scenario that measures start-up, memory and idle connections.
 pub(super) const IDLE: &str = "idle";
 /// Those of a full run, the headline first.
-pub(super) const NAMES: [&str; 11] = [
+pub(super) const NAMES: [&str; 12] = [
     HEADLINE,
     "saturated-1KB",
     "saturated-100KB",
@@ -21,6 +21,7 @@ pub(super) const NAMES: [&str; 11] = [
     "new-connections",
     HANDSHAKES,
     RESUMED,
+    STORM,
     BULK,
     BULK_PLAIN,
     IDLE,
@@ -29,6 +30,8 @@ pub(super) const NAMES: [&str; 11] = [
 pub(super) const HEADLINE: &str = "saturated-200B";
 /// The scenario without the client's sidecar.
 pub(super) const HANDSHAKES: &str = "handshakes";
+/// The server's sidecar restarts under many clients.
+pub(super) const STORM: &str = "storm";
 /// The same with sessions that are resumed.
 pub(super) const RESUMED: &str = "handshakes-resumed";
 /// Few fetch large bodies while the others fetch small ones.
@@ -81,8 +84,8 @@ const GROUPS: [(&str, &[&str]); 2] = [
 /// The valid names, for errors.
 const GRAMMAR: &str = "there are saturated-SIZE, upload-SIZE and rate-PER_SECOND, each with -Nc for N \
      connections and -Nw for N workers (saturated-10KB-64c, rate-1000-8c-2w), mixed, slow-readers, \
-     new-connections, handshakes, handshakes-resumed, bulk-tcp, bulk-plain and idle; shapes and \
-     low-rates stand for several";
+     new-connections, handshakes, handshakes-resumed, storm, bulk-tcp, bulk-plain and idle; shapes \
+     and low-rates stand for several";
 
 /// Bytes of a request and its answer, unless the name says more.
 const SMALL: usize = 200;
@@ -92,6 +95,8 @@ const MOST_CONNECTIONS: usize = 10_000;
 const CONNECTIONS: usize = 200;
 /// Maximum of a sidecar's workers.
 const MOST_WORKERS: u16 = 64;
+/// Clients of a storm.
+const FLEET: usize = 1000;
 /// Connections of scenarios with a fixed rate or with different connections side by side.
 const FEWER_CONNECTIONS: usize = 64;
 
@@ -142,6 +147,7 @@ impl Shape {
             "new-connections" => shape(64, Pattern::NewConnections, SMALL),
             HANDSHAKES => shape(8, Pattern::Handshakes, SMALL),
             RESUMED => shape(8, Pattern::Resumed, SMALL),
+            STORM => shape(FLEET, Pattern::Storm, SMALL),
             IDLE => shape(idle, Pattern::Hold, SMALL),
             BULK | BULK_PLAIN => shape(4, Pattern::Saturate, 4 << 20),
             MIXED => with_beside(
@@ -211,10 +217,13 @@ impl Shape {
         }
     }
 
-    /// The bench's own client makes a handshake with the server's sidecar for each request; there is
-    /// no client's sidecar.
+    /// The bench's own client makes handshakes with the server's sidecar; there is no client's sidecar.
     pub(super) fn is_handshakes(&self) -> bool {
-        matches!(self.pattern, Pattern::Handshakes | Pattern::Resumed)
+        let pattern = self.pattern;
+        matches!(
+            pattern,
+            Pattern::Handshakes | Pattern::Resumed | Pattern::Storm
+        )
     }
 
     /// Returns the scenario for the report.
@@ -245,6 +254,9 @@ impl Shape {
             ),
             Pattern::Resumed => format!(
                 "the same, each resuming the session of the one before, {connections} at a time"
+            ),
+            Pattern::Storm => format!(
+                "the server's sidecar is killed and starts again under {connections} clients, which come back with a mutual TLS handshake and a request each"
             ),
             Pattern::Hold => {
                 format!("start, memory before any load, {connections} idle client connections")
@@ -404,6 +416,7 @@ mod tests {
         assert_eq!(of("upload-1MB-8c"), (saturate, 8, 200, 1 << 20));
         assert_eq!(of("rate-5000"), (Pattern::Rate(5000.0), 64, 200, 0));
         assert_eq!(of("rate-1000-2c"), (Pattern::Rate(1000.0), 2, 200, 0));
+        assert_eq!(of("storm"), (Pattern::Storm, 1000, 200, 0));
         assert_eq!(of("idle"), (Pattern::Hold, 7, 200, 0));
         for (_, members) in GROUPS {
             members.iter().for_each(|name| drop(known(name).unwrap()));

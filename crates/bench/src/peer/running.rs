@@ -16,6 +16,9 @@ const LISTENERS_BYTES: u64 = 64 << 10;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The sidecar that takes the server's connections.
+const SERVER_ROLE: &str = "server";
+
 /// The sidecars of one peer; ended with this value.
 pub struct Running {
     /// Sidecars by role: `client`, `server`.
@@ -47,7 +50,7 @@ impl Running {
             let mut process = Process::start(&name, sidecar.command, cpus, &log)?;
             // A client's sidecar that comes first finds nobody; some then wait for a second, which
             // is not their start.
-            while sidecar.role == "server" && !listens(topology.ports.server) {
+            while sidecar.role == SERVER_ROLE && !listens(topology.ports.server) {
                 check(&mut process, begin, "it does not listen")?;
                 std::thread::sleep(LOOK);
             }
@@ -63,6 +66,30 @@ impl Running {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Kills the server's sidecar and starts it anew: nobody is told, as when it crashes.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be started.
+    pub fn restart_server(
+        &mut self,
+        peer: &dyn Peer,
+        topology: &Topology,
+        cpus: &[usize],
+    ) -> Result<()> {
+        let new = peer.sidecars(topology)?.into_iter();
+        let new = new.filter(|sidecar| sidecar.role == SERVER_ROLE).last();
+        let old = self.sidecars.iter_mut();
+        let old = old.map(|(role, process)| (*role, process));
+        let old = old.filter(|(role, _)| *role == SERVER_ROLE).last();
+        let (Some(new), Some((_, process))) = (new, old) else {
+            let why = format!("{} has no sidecar of the server", peer.name());
+            return Err(Failure::failed(why));
+        };
+        process.kill();
+        *process = Process::start(&process.name, new.command, cpus, &process.log)?;
+        Ok(())
     }
 
     /// Returns the usage so far of the sidecar of this role; none if there is no such sidecar.

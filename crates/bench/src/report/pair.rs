@@ -131,6 +131,7 @@ fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
         ("p90 ms", figure::P90_MS),
         ("p99 ms", figure::P99_MS),
         ("p99.9 ms", figure::P999_MS),
+        ("last client back ms", figure::LAST_BACK_MS),
         ("MiB/s beside", figure::BESIDE_MIB_PER_S),
     ];
     head.extend(speed.map(|(title, _)| title.to_owned()));

@@ -45,6 +45,8 @@ pub mod figure {
     pub const START_MS: &str = "start_ms";
     /// Memory that one more idle connection of a client takes in its sidecar.
     pub const IDLE_CONNECTION_KIB: &str = "idle_connection_kib";
+    /// From the end of a server's sidecar until the last of its clients has an answer of the next one.
+    pub const LAST_BACK_MS: &str = "last_back_ms";
     /// Bodies that connections beside the measured ones received.
     pub const BESIDE_MIB_PER_S: &str = "beside_mib_per_s";
     /// Share of one core that the sidecars used.
@@ -54,7 +56,7 @@ pub mod figure {
 }
 
 /// All figures that budgets may be about.
-pub const FIGURES: [&str; 18] = [
+pub const FIGURES: [&str; 19] = [
     figure::RPS,
     figure::CPU_US_PER_REQUEST,
     figure::MIB_PER_S,
@@ -70,6 +72,7 @@ pub const FIGURES: [&str; 18] = [
     figure::RSS_PEAK_MIB,
     figure::START_MS,
     figure::IDLE_CONNECTION_KIB,
+    figure::LAST_BACK_MS,
     figure::BESIDE_MIB_PER_S,
     figure::SIDECAR_CORES,
     figure::LOAD_CORES,

@@ -3,7 +3,7 @@
 use super::gather::{Facts, named};
 use super::{Outcome, Report};
 use crate::kube::proxy::now;
-use crate::kube::workloads::{is_ready, items, tag, text};
+use crate::kube::workloads::{is_ready, tag, text};
 use serde_json::Value;
 use tulle_kube::names::{CONTROLLER, SIDECAR};
 
@@ -57,7 +57,6 @@ pub(super) fn check(facts: &Facts, pre: bool, report: &mut Report) {
     gateway_api(facts, report);
     other_meshes(facts, report);
     pod_security(facts, report);
-    families(facts, report);
     if pre {
         match &facts.controller {
             None => report.ok("TK016", "there is none"),
@@ -221,22 +220,6 @@ fn pod_security(facts: &Facts, report: &mut Report) {
         wrong,
         "allows the sidecars where they are wanted",
     );
-}
-
-fn families(facts: &Facts, report: &mut Report) {
-    let addresses = facts.pods.iter().flat_map(|p| items(p, "/status/podIPs"));
-    let (mut v4, mut v6) = (false, false);
-    for address in addresses {
-        match text(address, "/ip").contains(':') {
-            true => v6 = true,
-            false => v4 = true,
-        }
-    }
-    match (v4, v6) {
-        (_, false) => report.ok("TK015", "IPv4"),
-        (true, true) => report.ok("TK015", "IPv4 and IPv6"),
-        (false, true) => report.warning("TK015", "pods have IPv6 alone"),
-    }
 }
 
 /// Whether a container, of another mesh or of ours, is a sidecar.

@@ -16,7 +16,7 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
 /// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 95] = [
+pub(super) const ALL: [Known; 94] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -78,11 +78,6 @@ pub(super) const ALL: [Known; 95] = [
         "TK014",
         "pod security",
         "allow the init container's NET_ADMIN (level `privileged` of the namespace), or use the CNI plugin",
-    ),
-    known(
-        "TK015",
-        "address families",
-        "tell us of what does not work: pods of IPv6 alone were not tried on real clusters",
     ),
     known(
         "TK016",
