@@ -6,9 +6,16 @@
 
 use hyper_util::rt::TokioIo;
 use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::codegen::http::Uri;
 use tower::util::BoxService;
+
+/// Longest wait for an address to answer: a lost packet is sent again after a second. At the address of a pod that is
+/// gone nobody refuses a connection.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// A connection, with TLS or without.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -26,4 +33,36 @@ where
         let connecting = connect();
         async move { connecting.await.map(TokioIo::new) }
     }))
+}
+
+/// Connects to the first address of this name that answers. A name is resolved anew for each connection.
+///
+/// # Errors
+/// None answers; the last error.
+pub async fn tcp(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host(address).await? {
+        last = match timeout(ANSWER, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => return Ok(tcp),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("{address} does not answer"),
+            ),
+        };
+    }
+    Err(last)
+}
+
+/// Whether a connection could not be made because nobody listens there, or the host is gone.
+pub fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable};
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(error.kind(), ConnectionRefused | HostUnreachable);
+        }
+        next = error.source();
+    }
+    false
 }
