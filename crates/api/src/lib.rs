@@ -7,6 +7,10 @@ mod revocation;
 
 pub use body::{InvalidBody, decode_body, encode_body};
 
+/// Metadata of the status with which a controller that ends closes a stream of configuration: within how many
+/// milliseconds its proxies come back, each at a random moment.
+pub const RECONNECT_WITHIN: &str = "tulle-reconnect-within-ms";
+
 /// Messages, clients and servers of `tulle.mesh.v1`.
 #[allow(missing_docs, clippy::all)] // generated
 pub mod v1 {

@@ -18,19 +18,14 @@ use std::time::{Duration, Instant};
 /// How long a group may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Environment variable of every process that is measured: which bench started it.
+/// Environment variable of every process that is measured, and of the janitor: which bench started it.
 const MARK: &str = "TULLE_BENCH";
-/// The same of the janitor, which is none of them: whose processes it ends.
-const MARK_OF_BENCH: &str = "TULLE_BENCH_JANITOR";
 
 /// Marks a command as one of this bench.
 pub fn mark(command: &mut Command) {
-    command.env(MARK, own_mark());
-}
-
-fn own_mark() -> String {
     let id = std::process::id();
-    format!("{id}.{}", began(id).unwrap_or_default())
+    let own = format!("{id}.{}", began(id).unwrap_or_default());
+    command.env(MARK, own);
 }
 
 /// Something that must not stay.
@@ -74,11 +69,11 @@ pub fn start() -> Result<()> {
     let mut command = Command::new(std::env::current_exe().or_fail(what)?);
     command
         .args(["internal", "janitor"])
-        .env(MARK_OF_BENCH, own_mark())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .current_dir("/");
+    mark(&mut command);
     let mut child = command.spawn().or_fail(what)?;
     // Nothing is started before the janitor is out of reach of the terminal's signals.
     if let Some(mut ready) = child.stdout.take() {
@@ -171,19 +166,22 @@ pub fn main() {
     for thing in things.values().rev() {
         clear(thing);
     }
-    if let Ok(mark) = std::env::var(MARK_OF_BENCH) {
+    if let Ok(mark) = std::env::var(MARK) {
         end_marked(&mark);
     }
 }
 
-/// Ends what was started in the moment in which the bench was killed.
+/// Ends the processes that were started in the moment in which the bench was killed. The janitor has the same
+/// mark, and goes on.
 fn end_marked(mark: &str) {
+    let own = rustix::process::getpid();
     let mark = format!("{MARK}={mark}");
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         let is_ours = environment.split(|b| *b == 0).any(|v| v == mark.as_bytes());
         let id = entry.file_name().to_str().and_then(|n| n.parse().ok());
-        if let Some(id) = id.and_then(Pid::from_raw).filter(|_| is_ours) {
+        let id = id.and_then(Pid::from_raw).filter(|_| is_ours);
+        if let Some(id) = id.filter(|id| *id != own) {
             let _ = rustix::process::kill_process(id, Signal::KILL);
         }
     }

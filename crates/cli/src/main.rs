@@ -132,7 +132,9 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             runtime.shutdown_background();
             done?;
         }
-        Internal::BeforeHelm => runtime()?.block_on(kube::uninstall::before_helm())?,
+        Internal::RemoveCni { once_updated } => {
+            runtime()?.block_on(kube::uninstall::remove_cni(once_updated.as_deref()))?;
+        }
         Internal::AfterHelm { namespace } => {
             runtime()?.block_on(kube::uninstall::after_helm(namespace))?
         }

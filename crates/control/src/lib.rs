@@ -262,7 +262,7 @@ impl Controller {
             servers.spawn(serve(router.clone(), limits, connections, down.clone()));
             ready
         };
-        helpers.spawn(tls.run(server(MEMBER), server(STRANGER)));
+        helpers.spawn(tls.run(server(MEMBER), server(STRANGER), down.clone()));
         helpers.spawn(unix.run(server(OPERATOR)));
         let hosts = state.clone();
         helpers.spawn(async move { hosts.watch_hosts(config.host_away).await });

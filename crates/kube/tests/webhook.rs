@@ -8,7 +8,6 @@ mod alone;
 mod group;
 
 use alone::{Alone, Nobody};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -30,6 +29,7 @@ use tulle_control::{Controller, ControllerConfig, HOST_AWAY, RunningController, 
 use tulle_kube::scrape::Unscraped;
 use tulle_kube::webhook::{Bodies, Webhook, client_roots};
 use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_net::socket::raise_descriptor_limit;
 
 /// Where the API server and the kubelet connect from, and somebody else.
 const NODE: u8 = 1;
@@ -70,10 +70,7 @@ async fn start() -> Servers {
 
 /// The same with authorities for clients of the webhook.
 async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).unwrap();
-
+    raise_descriptor_limit();
     let directory = tempfile::tempdir().unwrap();
     let run = directory.path().join("run");
     let config = ControllerConfig {

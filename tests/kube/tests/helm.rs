@@ -432,6 +432,31 @@ fn a_mesh_is_installed_and_taken_away_with_helm() {
         sum(&then).is_some() && sum(&then) != sum(&controller),
         "{then}"
     );
+    // Without the plugin, and with it again.
+    let upgrade = |values: &str| {
+        let arguments = ["upgrade", "tulle", mesh, "--set", values];
+        run(&[&arguments[..], &["--wait", "--timeout", "600s"]].concat())
+    };
+    upgrade("controller.replicas=2");
+    assert_eq!(node.configuration(), before);
+    assert!(!node.has_plugin());
+    eventually("its DaemonSet and namespace are gone", || {
+        let namespaces = cluster.kubectl(&["get", "namespaces", "-o", "name"]);
+        !namespaces.contains("tulle-cni")
+    });
+    for name in ["web", "client"] {
+        let deployment = format!("deployment/{name}");
+        cluster.kubectl(&["-n", "helm", "rollout", "restart", &deployment]);
+        cluster.await_deployment("helm", name);
+    }
+    eventually("pods with init containers answer each other", || {
+        let (_, said) = cluster.exec("helm", "deployment/client", &talk);
+        println!("{said}");
+        said.starts_with("200")
+    });
+    upgrade(&values);
+    assert!(node.is_chained() && node.has_plugin());
+
     for arguments in [&["upgrade"][..], &["uninstall", "--force", "--yes"]] {
         let refused = command(&cluster, arguments);
         let said = String::from_utf8_lossy(&refused.stderr);

@@ -191,8 +191,12 @@ pub(crate) enum Internal {
         #[arg(long)]
         settings: PathBuf,
     },
-    /// Removes the CNI plugin from the nodes, in a pod that Helm starts
-    BeforeHelm,
+    /// Removes the CNI plugin from the nodes, and then its DaemonSet, in a pod that Helm starts
+    RemoveCni {
+        /// Where the controllers are that have to be updated first
+        #[arg(long)]
+        once_updated: Option<String>,
+    },
     /// Removes the objects that the controller has made, in a pod that Helm starts
     AfterHelm {
         /// Where the controller was

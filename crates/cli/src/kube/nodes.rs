@@ -38,8 +38,8 @@ pub(super) async fn take_plugin_away(cluster: &Cluster, patience: Duration) -> R
     let nodes: BTreeSet<&str> = not_ready.map(|pod| text(pod, "/spec/nodeName")).collect();
     let nodes = nodes.into_iter().collect::<Vec<_>>().join(" ");
     Err(Failure::new(format!("the CNI plugin is not known to be gone from: {nodes}")).fix(
-        "make these nodes ready, or delete them, and uninstall again; with --force (`helm uninstall`: --no-hooks) it \
-         stays there, where it lets every pod pass",
+        "make these nodes ready, or delete them, and try again; with --force (Helm: --no-hooks) it stays there, where \
+         it lets every pod pass",
     ))
 }
 

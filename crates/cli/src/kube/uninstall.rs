@@ -15,6 +15,8 @@ use tulle_kube::root::SECRET;
 
 /// How long objects may take to go.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long controllers may take to be updated.
+const UPDATE: Duration = Duration::from_secs(90);
 const OURS: &str = "?labelSelector=app.kubernetes.io%2Fpart-of%3Dtulle";
 /// Kinds in which there may be something of the mesh, in the order of removal. Webhooks first: from
 /// then on nothing waits for the controller. Then what makes other objects.
@@ -121,9 +123,49 @@ pub(crate) async fn uninstall(cluster: &Cluster, args: &Uninstall) -> Result<()>
     left(cluster).await
 }
 
-/// Takes the CNI plugin off the nodes before Helm removes what can: Helm's hook runs this in a pod.
-pub(crate) async fn before_helm() -> Result<()> {
-    super::nodes::take_plugin_away(&Cluster::of_pod()?, PATIENCE).await
+/// Takes the CNI plugin off the nodes, and then deletes what could do so: Helm's hook runs this in a pod. After an
+/// upgrade that leaves the plugin out it waits for the controllers of `home`: earlier ones make pods that need it.
+pub(crate) async fn remove_cni(home: Option<&str>) -> Result<()> {
+    let cluster = Cluster::of_pod()?;
+    if let Some(home) = home {
+        let path = format!("/apis/apps/v1/namespaces/{home}/deployments/{CONTROLLER}");
+        let end = Instant::now() + UPDATE;
+        while !is_updated(&cluster.get(&path).await?.unwrap_or_default()) {
+            if Instant::now() > end {
+                let seconds = UPDATE.as_secs();
+                return Err(Failure::new(format!(
+                    "the CNI plugin stays on the nodes: the controllers were not updated within {seconds} s, and pods \
+                     of earlier ones need it"
+                ))
+                .fix(format!(
+                    "`kubectl -n {home} rollout status deployment/{CONTROLLER}` says what holds them; then upgrade again"
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+    super::nodes::take_plugin_away(&cluster, PATIENCE).await?;
+    let daemon_set = format!("/apis/apps/v1/namespaces/{CNI}/daemonsets/{CNI}");
+    remove(&cluster, &daemon_set).await?;
+    for path in own_namespace(&cluster, CNI).await? {
+        remove(&cluster, &path).await?;
+    }
+    Ok(())
+}
+
+/// Whether all pods of a Deployment are of its present template, and none of an earlier one is left.
+fn is_updated(deployment: &Value) -> bool {
+    let number = |pointer: &str| {
+        let number = deployment.pointer(pointer);
+        number.and_then(Value::as_u64).unwrap_or(0)
+    };
+    let wanted = number("/spec/replicas");
+    let status = ["updatedReplicas", "availableReplicas", "replicas"];
+    deployment.get("spec").is_some()
+        && number("/status/observedGeneration") >= number("/metadata/generation")
+        && status
+            .iter()
+            .all(|name| number(&format!("/status/{name}")) == wanted)
 }
 
 /// Removes what the controller has made itself, when Helm has removed the rest: Helm's hook runs this in a
@@ -397,6 +439,29 @@ mod tests {
             ("gateway.networking.k8s.io", "tulle", "tulle"),
         ] {
             assert!(!is_ours(&crd(group, part, by)), "{group} {part} {by}");
+        }
+    }
+
+    #[test]
+    fn controllers_are_updated_once_no_earlier_one_is_left() {
+        let with = |observed: u64, [updated, available, all]: [u64; 3]| {
+            json!({
+                "metadata": { "generation": 2 }, "spec": { "replicas": 2 },
+                "status": {
+                    "observedGeneration": observed, "updatedReplicas": updated,
+                    "availableReplicas": available, "replicas": all,
+                },
+            })
+        };
+        assert!(is_updated(&with(2, [2, 2, 2])));
+        for not in [
+            with(1, [2, 2, 2]),
+            with(2, [1, 2, 2]),
+            with(2, [2, 1, 2]),
+            with(2, [2, 2, 3]),
+            json!({}),
+        ] {
+            assert!(!is_updated(&not), "{not}");
         }
     }
 

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
@@ -123,9 +123,15 @@ impl TlsListener {
         })
     }
 
-    /// Hands over connections until a receiver is gone: those with a certificate to `members`,
-    /// those without one to `strangers`.
-    pub(crate) async fn run(mut self, members: Ready, strangers: Ready) {
+    /// Hands over connections until the controller is `down`: those with a certificate to `members`, those
+    /// without one to `strangers`. From then on nobody would serve a connection, and its client shall find that out
+    /// at once.
+    pub(crate) async fn run(
+        mut self,
+        members: Ready,
+        strangers: Ready,
+        mut down: watch::Receiver<bool>,
+    ) {
         let arrivals = Places::new(ARRIVALS);
         let staying = Staying {
             members: Places::new(MEMBERS),
@@ -137,6 +143,7 @@ impl TlsListener {
                 accepted = self.listener.accept() => accepted,
                 () = members.closed() => return,
                 () = strangers.closed() => return,
+                _ = down.wait_for(|down| *down) => return,
             };
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
@@ -165,9 +172,13 @@ impl TlsListener {
             let state = self.state.clone();
             let (members, strangers) = (members.clone(), strangers.clone());
             let staying = staying.clone();
+            let mut down = down.clone();
             tokio::spawn(async move {
                 let shaking = arrival.during(handshake_of(&acceptor, stream));
-                let shaken = timeout(HANDSHAKE_TIMEOUT, shaking).await;
+                let shaken = tokio::select! {
+                    shaken = timeout(HANDSHAKE_TIMEOUT, shaking) => shaken,
+                    _ = down.wait_for(|down| *down) => return,
+                };
                 let shaken = shaken.unwrap_or_else(|_| Some(Err(io::ErrorKind::TimedOut.into())));
                 let evicted = || Err(io::Error::other("its place was needed for another"));
                 let from = arrival.source();

@@ -8,20 +8,53 @@ use crate::state::MeshState;
 use crate::state::rotation::{is_settled, trust};
 use std::collections::BTreeSet;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tulle_api::v1;
 
 /// Names that a stream may add at a time while memory is short: those of a few addresses that are new to a proxy.
 const FEW_NAMES: usize = 64;
 
+/// When the controller ends its proxies come back to another, or to the next one, so many a second: a handshake
+/// takes it a few tenths of a millisecond.
+const COMEBACKS_A_SECOND: usize = 1000;
+/// Longest time that this may take: until then proxies hear of nothing.
+const MOST_SPREAD: u64 = 5000;
+
 #[derive(Clone)]
 pub(crate) struct ConfigService {
-    pub(crate) state: Arc<MeshState>,
-    pub(crate) shutdown: watch::Receiver<bool>,
+    state: Arc<MeshState>,
+    shutdown: watch::Receiver<bool>,
+    /// The streams that were open when the controller began to end.
+    at_shutdown: Arc<OnceLock<usize>>,
+}
+
+impl ConfigService {
+    pub(crate) fn new(state: &Arc<MeshState>, shutdown: &watch::Receiver<bool>) -> Self {
+        Self {
+            state: state.clone(),
+            shutdown: shutdown.clone(),
+            at_shutdown: Arc::default(),
+        }
+    }
+}
+
+/// Says that the controller ends, and within which time its proxies are to come back.
+fn farewell(streams: usize) -> Status {
+    let millis = streams.saturating_mul(1000) / COMEBACKS_A_SECOND;
+    let millis = u64::try_from(millis).unwrap_or(MOST_SPREAD);
+    let mut metadata = MetadataMap::new();
+    let spread = MetadataValue::from(millis.min(MOST_SPREAD));
+    metadata.insert(tulle_api::RECONNECT_WITHIN, spread);
+    Status::with_metadata(
+        Code::Unavailable,
+        "the controller is shutting down",
+        metadata,
+    )
 }
 
 #[tonic::async_trait]
@@ -55,12 +88,11 @@ impl v1::config_server::Config for ConfigService {
         // One update in flight and at most one final error: sending never waits.
         let (sender, receiver) = mpsc::channel(2);
         tokio::spawn(serve(
-            self.state.clone(),
             member,
             stream,
             request.into_inner(),
             sender,
-            self.shutdown.clone(),
+            self.clone(),
         ));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -101,13 +133,17 @@ impl Since {
 }
 
 async fn serve(
-    state: Arc<MeshState>,
     member: Member,
     stream: Arc<Stream>,
     mut incoming: Streaming<v1::SubscribeRequest>,
     sender: mpsc::Sender<Result<v1::ConfigUpdate, Status>>,
-    mut shutdown: watch::Receiver<bool>,
+    service: ConfigService,
 ) {
+    let ConfigService {
+        state,
+        mut shutdown,
+        at_shutdown,
+    } = service;
     let mut session = Session::new(stream.identity.clone());
     let mut since = Since::default();
     let mut expired = pin!(member.expired());
@@ -152,7 +188,9 @@ async fn serve(
                 )));
             }
             _ = shutdown.wait_for(|down| *down) => {
-                break Some(Status::unavailable("the controller is shutting down"));
+                // Streams that see it later find fewer.
+                let streams = at_shutdown.get_or_init(|| state.hub.streams().len());
+                break Some(farewell(*streams));
             }
         }
         let update = session.next(|name| state.hub.get(name));

@@ -39,10 +39,7 @@ pub(crate) struct Router {
 impl Router {
     pub(crate) fn new(state: &Arc<MeshState>, shutdown: &watch::Receiver<bool>) -> Self {
         let certificates = CertificatesServer::new(CertificateService::new(state.clone()));
-        let config = ConfigServer::new(ConfigService {
-            state: state.clone(),
-            shutdown: shutdown.clone(),
-        });
+        let config = ConfigServer::new(ConfigService::new(state, shutdown));
         let objects = ObjectsServer::new(ObjectsService::new(state.clone(), shutdown.clone()));
         Self {
             state: state.clone(),

@@ -420,6 +420,16 @@ fn expression(condition: &Condition) -> String {
         Condition::Any(conditions) => format!("(or {})", all(conditions)),
         Condition::All(conditions) => format!("(and {})", all(conditions)),
         Condition::Not(condition) => format!("(not {})", expression(condition)),
+        Condition::Present(place) => {
+            let words = [
+                &place.api_version,
+                &place.kind,
+                &place.namespace,
+                &place.name,
+            ];
+            let words = words.map(|word| quoted(word)).join(" ");
+            format!("(lookup {words})")
+        }
     }
 }
 

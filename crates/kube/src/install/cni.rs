@@ -38,8 +38,11 @@ pub fn take_away(daemon_set: &Value) -> Option<Value> {
 pub(super) fn templates() -> [Value; 2] {
     let (arguments, ready) = step("keep", "kept");
     let labels = json!({ "app.kubernetes.io/name": CNI, "app.kubernetes.io/part-of": "tulle" });
+    // Before Helm deletes them a Job has to take the plugin off the nodes, and that Job deletes them.
+    let kept = json!({ "helm.sh/resource-policy": "keep" });
     let mut at_home = metadata(CNI);
     at_home["namespace"] = CNI.into();
+    at_home["annotations"] = kept.clone();
     let directory = |name: &str| {
         let path = value(&format!("cni.{name}"));
         json!({ "name": name, "hostPath": { "path": path, "type": "Directory" } })
@@ -49,6 +52,7 @@ pub(super) fn templates() -> [Value; 2] {
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {
             "name": CNI,
+            "annotations": kept,
             "labels": {
                 "app.kubernetes.io/part-of": "tulle",
                 "pod-security.kubernetes.io/enforce": "privileged",

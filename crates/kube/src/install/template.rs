@@ -50,6 +50,17 @@ pub(super) enum Condition {
     All(Vec<Condition>),
     /// It does not hold.
     Not(Box<Condition>),
+    /// The cluster has this object. Only Helm looks; where nothing is asked of a cluster there is none.
+    Present(ObjectPlace),
+}
+
+/// Where the API server has an object of a namespace.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct ObjectPlace {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
 }
 
 pub(super) fn set(path: &str) -> Condition {
@@ -216,6 +227,7 @@ impl Filler<'_> {
             Condition::Any(conditions) => conditions.iter().any(|one| self.holds(one)),
             Condition::All(conditions) => conditions.iter().all(|one| self.holds(one)),
             Condition::Not(condition) => !self.holds(condition),
+            Condition::Present(_) => false,
         }
     }
 }

@@ -31,7 +31,14 @@ pub(super) struct State {
     slices: BTreeMap<Namespaced, SeenSlice>,
     /// The slices of each service.
     of_service: BTreeMap<Namespaced, BTreeSet<Namespaced>>,
+    /// Pods, known or not, with the slices that have an endpoint of each.
+    of_pod: BTreeSet<(Namespaced, ObjectName)>,
+    /// Counts the entries of `of_pod` that were looked at.
+    #[cfg(test)]
+    looked_at: std::cell::Cell<usize>,
     pods: BTreeMap<Namespaced, SeenPod>,
+    /// The pods on each node.
+    on_node: BTreeMap<String, BTreeSet<Namespaced>>,
     localities: BTreeMap<String, String>,
     /// Labels of each namespace.
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
@@ -67,8 +74,8 @@ struct SeenSlice {
 #[derive(Debug)]
 struct SeenEndpoint {
     addresses: Vec<IpAddr>,
-    /// A name in the slice's own namespace.
-    pod: Option<String>,
+    /// One of the slice's own namespace.
+    pod: Option<Namespaced>,
     ready: bool,
     node: String,
     /// Zones of the clients it is meant for.
@@ -88,6 +95,13 @@ struct SeenPod {
     node: String,
     /// The pod has its node's network, and so is no pod of the mesh.
     of_node: bool,
+}
+
+impl SeenSlice {
+    /// The pods of its endpoints.
+    fn pods(&self) -> impl Iterator<Item = &Namespaced> {
+        self.endpoints.iter().filter_map(|e| e.pod.as_ref())
+    }
 }
 
 impl State {
@@ -215,7 +229,9 @@ impl State {
                     .iter()
                     .filter_map(|a| a.parse().ok())
                     .collect(),
-                pod: pod.and_then(|p| p.name.clone()),
+                pod: pod
+                    .and_then(|p| p.name.as_deref())
+                    .map(|name| key.sibling(name)),
                 // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
                 ready: ready.unwrap_or(true),
                 node: endpoint.node_name.clone().unwrap_or_default(),
@@ -239,6 +255,9 @@ impl State {
             .entry(service.clone())
             .or_default()
             .insert(key.clone());
+        for pod in seen.pods() {
+            self.of_pod.insert((pod.clone(), key.clone().into()));
+        }
         self.slices.insert(key, seen);
         self.changed_services.insert(service);
     }
@@ -247,6 +266,9 @@ impl State {
         let Some(slice) = self.slices.remove(key) else {
             return;
         };
+        for pod in slice.pods() {
+            self.of_pod.remove(&(pod.clone(), key.clone().into()));
+        }
         if let Some(keys) = self.of_service.get_mut(&slice.service) {
             keys.remove(key);
             if keys.is_empty() {
@@ -300,7 +322,14 @@ impl State {
         if seen.of_node != was_of_node {
             self.change_endpoints(&key);
         }
-        self.pods.insert(key.clone(), seen);
+        let node = self.on_node.entry(seen.node.clone()).or_default();
+        node.insert(key.clone());
+        let node = seen.node.clone();
+        if let Some(old) = self.pods.insert(key.clone(), seen)
+            && old.node != node
+        {
+            self.leave(&old.node, &key);
+        }
         self.changed_pods.insert(key);
     }
 
@@ -308,19 +337,38 @@ impl State {
         let Some(old) = self.pods.remove(key) else {
             return;
         };
+        self.leave(&old.node, key);
         if old.of_node {
             self.change_endpoints(key);
         }
         self.changed_pods.insert(key.clone());
     }
 
+    /// A pod is no longer on a node.
+    fn leave(&mut self, node: &str, pod: &Namespaced) {
+        if let Some(pods) = self.on_node.get_mut(node) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.on_node.remove(node);
+            }
+        }
+    }
+
     /// The services that have endpoints of this pod.
     fn change_endpoints(&mut self, pod: &Namespaced) {
-        let own = |s: &&SeenSlice| s.service.namespace() == pod.namespace();
-        let slices = self.slices.values().filter(own);
-        let is = |e: &SeenEndpoint| e.pod.as_deref() == Some(pod.name());
-        let its = slices.filter(|s| s.endpoints.iter().any(is));
-        self.changed_services.extend(its.map(|s| s.service.clone()));
+        let services = self.slices_of(pod).map(|slice| slice.service.clone());
+        let services: Vec<Namespaced> = services.collect();
+        self.changed_services.extend(services);
+    }
+
+    /// The slices that have an endpoint of this pod.
+    fn slices_of<'a>(&'a self, pod: &'a Namespaced) -> impl Iterator<Item = &'a SeenSlice> {
+        let first = (pod.clone(), ObjectName::Plain("".into()));
+        let from = self.of_pod.range(first..);
+        #[cfg(test)]
+        let from = from.inspect(|_| self.looked_at.set(self.looked_at.get() + 1));
+        let own = from.take_while(move |(of, _)| of == pod);
+        own.filter_map(|(_, slice)| self.slices.get(slice.as_str()))
     }
 
     pub(super) fn keep_pods(&mut self, listed: &BTreeSet<ObjectName>) {
@@ -337,8 +385,8 @@ impl State {
         };
         let old = self.localities.insert(name.clone(), locality.clone());
         if old.unwrap_or_default() != locality {
-            let there = self.pods.iter().filter(|(_, pod)| pod.node == name);
-            self.changed_pods.extend(there.map(|(key, _)| key.clone()));
+            let there = self.on_node.get(&name).into_iter().flatten();
+            self.changed_pods.extend(there.cloned());
             // Hints name a zone only, and which region that is in nodes say.
             let hinted = |s: &&SeenSlice| s.endpoints.iter().any(|e| !e.zones.is_empty());
             let slices = self.slices.values().filter(hinted);
@@ -430,10 +478,7 @@ impl State {
         let Some((_, number)) = ports.find(|(n, _)| n == name) else {
             return Vec::new();
         };
-        let of_node = |pod: &String| {
-            let pod = self.pods.get(&slice.service.sibling(pod));
-            pod.is_some_and(|pod| pod.of_node)
-        };
+        let of_node = |pod: &Namespaced| self.pods.get(pod).is_some_and(|pod| pod.of_node);
         let zones = slice.endpoints.iter().flat_map(|e| &e.zones);
         // A slice names few zones, and each again and again.
         let zones: BTreeSet<&String> = zones.collect();
@@ -444,7 +489,7 @@ impl State {
             let pod = endpoint.pod.as_ref().filter(|pod| !of_node(pod));
             endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
                 address: SocketAddr::new(*ip, *number),
-                pod: pod.cloned(),
+                pod: pod.map(|pod| pod.name().to_owned()),
                 ready: endpoint.ready,
                 node: endpoint.node.clone(),
                 zones: endpoint.zones.iter().filter_map(place).collect(),
@@ -682,6 +727,50 @@ mod tests {
         assert_eq!(endpoint(state.edits()).pod, None);
         state.remove_pod(&named("web-1.shop"));
         assert_eq!(endpoint(state.edits()).pod.as_deref(), Some("web-1"));
+    }
+
+    /// The controller is told of each pod of a DaemonSet again and again, and of many that have a node's network.
+    #[test]
+    fn a_pod_of_its_nodes_network_costs_no_look_at_the_endpoints_of_others() {
+        let mut state = State::default();
+        let spec = json!({"clusterIPs": ["10.96.0.9"], "ports": [{"name": "http", "port": 80}]});
+        state.service(named("web.shop"), &service(spec));
+        for number in 0..300 {
+            let mut ready = endpoint("10.200.0.2", json!({"ready": true}));
+            ready["targetRef"]["name"] = format!("web-{number}").into();
+            let name = format!("slice-{number}");
+            state.slice(
+                named(&format!("{name}.shop")),
+                &slice(&name, json!([ready])),
+            );
+        }
+        state.edits();
+        let mut of_node = pod(json!([{"name": "web"}]), json!({"phase": "Running"}));
+        of_node.spec.as_mut().unwrap().host_network = Some(true);
+        for _ in 0..2 {
+            state.looked_at.set(0);
+            state.pod(named("web-1.shop"), &of_node);
+            // Its own slice, and the entry behind it.
+            assert_eq!(state.looked_at.replace(0), 2);
+            assert_eq!(state.changed_services.len(), 1);
+            assert_eq!(state.on_node["n1"].len(), 1);
+            state.remove_pod(&named("web-1.shop"));
+            assert_eq!(state.looked_at.get(), 2);
+            assert!(state.on_node.is_empty());
+            state.edits();
+        }
+        for number in 0..300 {
+            state.remove_slice(&named(&format!("slice-{number}.shop")));
+        }
+        assert!(state.of_pod.is_empty());
+        // A pod that was bound to a node after it was seen.
+        let mut bound = of_node.clone();
+        of_node.spec.as_mut().unwrap().node_name = None;
+        state.pod(named("web-1.shop"), &of_node);
+        state.pod(named("web-1.shop"), &bound);
+        bound.spec.as_mut().unwrap().node_name = Some("n2".into());
+        state.pod(named("web-1.shop"), &bound);
+        assert_eq!(state.on_node.keys().collect::<Vec<_>>(), ["n2"]);
     }
 
     /// A Service and a slice that anybody can write into a namespace of their own, about a pod that is

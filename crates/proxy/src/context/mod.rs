@@ -30,8 +30,7 @@ use tulle_net::{Deadlines, moderation};
 
 /// Failures kept for `/errors`.
 const RECENT: usize = 64;
-/// How long a connection without a request delays the end of this proxy: one that has sent nothing
-/// yet, or one of a client outside the mesh.
+/// How long a connection without a request delays the end of this proxy.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// A failure as shown to operators.

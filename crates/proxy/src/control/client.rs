@@ -5,9 +5,11 @@
 //! the proxy keeps working with the configuration it has. The snapshot file and the identity cache
 //! let it do so even after a restart.
 
+use crate::control::backoff::{Backoff, FIRST, LONGEST};
 use crate::control::dial::{self, Stream};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
 use std::pin::Pin;
@@ -41,12 +43,14 @@ const SPREAD: Duration = Duration::from_secs(2);
 const REFERENCES: Duration = Duration::from_secs(5);
 /// How often the snapshot file is written at most.
 const SAVE_EVERY: Duration = Duration::from_millis(250);
-/// Shortest and longest wait between tries to reach the controller.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Longest wait that a controller may ask for.
+const LONGEST_SPREAD: Duration = Duration::from_secs(10);
 
 /// Why the controller could not be used. The proxy keeps working with the configuration it has.
 #[derive(Debug)]
 enum ControlError {
+    /// Nobody listens at the controller's address.
+    Away(String),
     Connect(String),
     Token(String),
     Refused(Box<tonic::Status>),
@@ -57,7 +61,7 @@ enum ControlError {
 impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connect(why) => write!(f, "cannot reach the controller: {why}"),
+            Self::Away(why) | Self::Connect(why) => write!(f, "cannot reach the controller: {why}"),
             Self::Token(why) => write!(
                 f,
                 "no certificate and no token to ask for one: {why}; `tulle token create` makes one \
@@ -74,6 +78,18 @@ impl fmt::Display for ControlError {
             Self::Certificate(why) => write!(f, "the certificate is not usable: {why}"),
             Self::Ended => f.write_str("the controller ended the stream"),
         }
+    }
+}
+
+impl ControlError {
+    /// The time within which a controller that ends wants its proxies back.
+    fn spread(&self) -> Option<Duration> {
+        let Self::Refused(status) = self else {
+            return None;
+        };
+        let told = status.metadata().get(tulle_api::RECONNECT_WITHIN)?;
+        let millis = told.to_str().ok()?.parse().ok()?;
+        Some(Duration::from_millis(millis).min(LONGEST_SPREAD))
     }
 }
 
@@ -301,31 +317,38 @@ impl<S: Sink> ControlClient<S> {
 
     /// Runs until the process ends.
     pub async fn run(mut self, mut lookups: mpsc::Receiver<String>) {
-        let mut wait = BACKOFF.0;
+        let mut backoff = Backoff::default();
         loop {
-            let began = SystemTime::now();
-            if let Err(error) = self.session(&mut lookups).await {
-                tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
-                // Most streams end because the controller is being replaced, so the proxy tries
-                // once more.
-                if !std::mem::take(&mut self.connected) {
-                    self.publisher.set_away(Some(&error.to_string()));
+            let began = Instant::now();
+            let Err(error) = self.session(&mut lookups).await;
+            if began.elapsed() > LONGEST {
+                backoff = Backoff::default();
+            }
+            let wait = match error.spread() {
+                // Another one is there, or will soon be.
+                Some(spread) => spread.mul_f64(f64::from(fraction())),
+                None => {
+                    let is_away = matches!(error, ControlError::Away(_));
+                    backoff.next(Instant::now(), is_away, fraction())
                 }
+            };
+            tracing::warn!(controller = %self.control.address, %error, retry_in = ?wait, "control");
+            // Most streams end because the controller is being replaced, so the proxy tries
+            // once more.
+            if !std::mem::take(&mut self.connected) {
+                self.publisher.set_away(Some(&error.to_string()));
             }
             self.wait_no_longer();
             self.save_what_is_due();
-            if began.elapsed().unwrap_or_default() > BACKOFF.1 {
-                wait = BACKOFF.0;
-            }
-            // Half of the wait is random, so that proxies do not all come back at once.
-            let jitter = wait.mul_f64(f64::from(fraction()) / 2.0);
-            tokio::time::sleep(wait / 2 + jitter).await;
-            wait = (wait * 2).min(BACKOFF.1);
+            tokio::time::sleep(wait).await;
         }
     }
 
     /// One connection to the controller.
-    async fn session(&mut self, lookups: &mut mpsc::Receiver<String>) -> Result<(), ControlError> {
+    async fn session(
+        &mut self,
+        lookups: &mut mpsc::Receiver<String>,
+    ) -> Result<Infallible, ControlError> {
         if !self.has_valid_certificate() {
             let signed = self.signing(self.proof()?)?.await?;
             self.adopt(signed);
@@ -645,7 +668,7 @@ impl<S: Sink> ControlClient<S> {
     /// Returns the time until the certificate is renewed.
     fn until_renewal(&self) -> Duration {
         let Some(enrolled) = &self.enrolled else {
-            return BACKOFF.0;
+            return FIRST;
         };
         let identity = &enrolled.identity;
         // Certificates are backdated, so the remaining time when ours was issued counts. It is
@@ -824,8 +847,7 @@ impl<S: Sink> ControlClient<S> {
         let service = dial::connector(move || {
             let (connector, address) = (connector.clone(), address.clone());
             async move {
-                // A name is resolved anew for each connection.
-                let tcp = tokio::net::TcpStream::connect(&address).await?;
+                let tcp = dial::tcp(&address).await?;
                 tcp.set_nodelay(true)?;
                 // The server name is not used: the SPIFFE id identifies the controller.
                 let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
@@ -839,7 +861,10 @@ impl<S: Sink> ControlClient<S> {
             .keep_alive_timeout(Duration::from_secs(5));
         Ok(async move {
             let connected = endpoint.connect_with_connector(service).await;
-            connected.map_err(|e| ControlError::Connect(causes(&e)))
+            connected.map_err(|e| match dial::is_refused(&e) {
+                true => ControlError::Away(causes(&e)),
+                false => ControlError::Connect(causes(&e)),
+            })
         })
     }
 

@@ -6,9 +6,16 @@
 
 use hyper_util::rt::TokioIo;
 use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::codegen::http::Uri;
 use tower::util::BoxService;
+
+/// Longest wait for an address to answer. At that of a pod that is gone nobody refuses a connection, and a cluster
+/// leads there for a moment. What is sent again after a second is led to the same pod, a new connection is not.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// A connection, with TLS or without.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -26,4 +33,61 @@ where
         let connecting = connect();
         async move { connecting.await.map(TokioIo::new) }
     }))
+}
+
+/// Connects to the first address of this name that answers. A name is resolved anew for each connection.
+///
+/// # Errors
+/// None answers; the last error.
+pub async fn tcp(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host(address).await? {
+        last = match timeout(ANSWER, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => return Ok(tcp),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(
+                io::ErrorKind::HostUnreachable,
+                format!("{address} does not answer"),
+            ),
+        };
+    }
+    Err(last)
+}
+
+/// Whether a connection could not be made because nobody listens there, or nobody answers.
+pub fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable};
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(error.kind(), ConnectionRefused | HostUnreachable);
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::transport::Endpoint;
+
+    /// Whether a failure counts as a refusal below all that gRPC's library says about it.
+    async fn is_refused_with<F>(connect: impl FnMut() -> F + Send + 'static) -> bool
+    where
+        F: Future<Output = io::Result<Box<dyn Stream>>> + Send + 'static,
+    {
+        let endpoint = Endpoint::from_static("http://controller");
+        let connected = endpoint.connect_with_connector(connector(connect)).await;
+        is_refused(&connected.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_nobody_is_differs_from_one_that_does_not_serve() {
+        // Nobody listens on the first port.
+        let nobody = || async { Ok(Box::new(tcp("127.0.0.1:1").await?) as Box<dyn Stream>) };
+        assert!(is_refused_with(nobody).await);
+        let busy = || async { Err(io::ErrorKind::ConnectionReset.into()) };
+        assert!(!is_refused_with(busy).await);
+    }
 }

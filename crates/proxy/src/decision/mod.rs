@@ -67,11 +67,6 @@ impl ConnectionContext {
         }
     }
 
-    /// Whether its clients are outside the mesh.
-    pub fn is_gateway(&self) -> bool {
-        matches!(self, Self::Gateway(_))
-    }
-
     /// Returns scheme and port as the client sees them.
     pub fn entry(&self) -> (&'static str, u16) {
         match self {

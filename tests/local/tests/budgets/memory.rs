@@ -7,6 +7,7 @@ use tests_local::{
     CLIENT, Client, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, alone, gateway_config,
     holds_within, id, inbound_config, ok, outbound_config, pause, release_binary,
 };
+use tulle_net::socket::raise_descriptor_limit;
 
 /// Maximum number of connections; fewer if fewer files may be open.
 const CONNECTIONS: usize = 10_000;
@@ -36,11 +37,9 @@ fn settled_memory(proxy: &Proxy) -> u64 {
 
 /// How many connections a process may hold here, with the limit raised as far as it goes.
 fn most_connections() -> usize {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).unwrap();
-    let files = limit.maximum.unwrap_or(u64::MAX);
+    use rustix::process::{Resource, getrlimit};
+    raise_descriptor_limit();
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
     if most < CONNECTIONS {
         println!("memory: only {most} connections; no more than {files} files may be open");

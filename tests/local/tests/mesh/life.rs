@@ -79,6 +79,55 @@ fn traffic_goes_on_while_the_controller_is_killed_again_and_again() {
     assert_eq!(demo.get(&direct()).status(), 200);
 }
 
+/// The waits that a sidecar's log names in lines with this text, in milliseconds.
+fn waits(log: &str, text: &str) -> Vec<f64> {
+    let lines = log.lines().filter(|line| line.contains(text));
+    let wait = |line: &str| {
+        let (_, rest) = line.split_once("\"retry_in\":\"")?;
+        let (wait, _) = rest.split_once('"')?;
+        let units = [("ns", 1e-6), ("µs", 1e-3), ("ms", 1.0), ("s", 1e3)];
+        let number = |(unit, millis): (&str, f64)| {
+            let number: f64 = wait.strip_suffix(unit)?.parse().ok()?;
+            Some(number * millis)
+        };
+        units.into_iter().find_map(number)
+    };
+    lines.filter_map(wait).collect()
+}
+
+/// Until a sidecar is back it hears of nothing; and those of a large mesh must not all come at once.
+#[test]
+fn sidecars_come_back_soon_to_a_controller_that_restarts() {
+    if !is_root() {
+        return;
+    }
+    let demo = Demo::start(|text| text);
+    let all_are_back = |restarts: u64| {
+        eventually("the controller is back, and the proxies with it", || {
+            let status = demo.status();
+            status["controller"]["restarts"] == restarts
+                && status["controller"]["proxies_connected"] == PROXIES.len()
+        });
+    };
+    all_are_back(0);
+    let (_, controller) = demo.supervisor_and_controller();
+    signal(controller, Signal::TERM);
+    all_are_back(1);
+    for workload in ["details", "ratings", "reviews"] {
+        let log = demo.tulle(&["logs", workload, "--sidecar"]).out;
+        // A controller that ends has a millisecond for each.
+        let told = waits(&log, "the controller is shutting down");
+        assert!(
+            matches!(told[..], [wait] if wait <= PROXIES.len() as f64),
+            "{log}"
+        );
+        // One that is not there is asked again and again.
+        for wait in waits(&log, "cannot reach the controller") {
+            assert!(wait <= 1500.0, "{log}");
+        }
+    }
+}
+
 #[test]
 fn a_sidecar_comes_back_from_its_snapshot_while_the_controller_is_away() {
     if !is_root() {

@@ -1,7 +1,6 @@
 //! DNS of an application under interception: names of the mesh from its sidecar, all others from the
 //! resolvers, cached; over UDP and TCP, IPv4 and IPv6. `dig` asks.
 
-use crate::idle_clients::raise_descriptor_limit;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use tests_local::{
     CLIENT, Host, Mesh, PATIENCE, Proxy, SERVER, Yard, id, installed, is_root, outbound_config,
 };
+use tulle_net::socket::raise_descriptor_limit;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

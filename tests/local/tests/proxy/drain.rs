@@ -171,41 +171,84 @@ fn a_response_says_that_the_connection_ends() {
     assert!(!app.received_text().contains("/late"));
 }
 
+/// Time that a proxy leaves clients for one more request.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// Ends a proxy while two clients keep a connection each. One of them sends one more request meanwhile, which is
+/// answered. `None`: the machine stood still for too long to prove anything.
+fn last_request(proxy: &mut Proxy, address: SocketAddr, clients: [Client; 2]) -> Option<()> {
+    let [mut late, mut idle] = clients;
+    for client in [&mut late, &mut idle] {
+        assert_eq!(client.get("/").status(), 200);
+    }
+    let begin = Instant::now();
+    proxy.terminate();
+    await_closed(proxy, address);
+    let sent = late.try_send(get("/late"));
+    let response = sent.and_then(|()| late.try_response("GET"));
+    let has_ended = proxy.has_ended();
+    if begin.elapsed() >= LAST_CHANCE {
+        return None;
+    }
+    let response = response.unwrap();
+    assert_eq!(
+        (response.status(), response.header("connection")),
+        (200, "close")
+    );
+    assert!(late.is_ended());
+    assert!(!has_ended, "it waits for the other one");
+    assert!(idle.is_ended());
+    assert_eq!(proxy.wait().code(), Some(0));
+    assert!(proxy.log().contains("\"drained\""), "{}", proxy.log());
+    Some(())
+}
+
 /// A client's next request may be on its way while a gateway begins to end.
 #[test]
 fn a_gateway_answers_once_more_on_a_kept_connection() {
-    /// Time that the proxy leaves clients for one more request.
-    const LAST_CHANCE: Duration = Duration::from_secs(2);
     let app = Server::echo();
     let mesh = Mesh::new();
-    // A machine that stands still for as long proves nothing.
     eventually("the request is sent in time", || {
         let config = gateway_config(app.address()).set("/drainTimeoutMs", 600_000);
         let mut proxy = Proxy::start(&mesh, "edge", config.file);
-        let mut clients = [(), ()].map(|()| Client::connect(config.address));
-        for client in &mut clients {
-            assert_eq!(client.get("/").status(), 200);
-        }
+        let clients = [(), ()].map(|()| Client::connect(config.address));
+        last_request(&mut proxy, config.address, clients).is_some()
+    });
+}
+
+/// An application's next request may be on its way to its own sidecar, or a caller's without one to another's.
+#[test]
+fn a_sidecar_answers_once_more_on_a_kept_connection() {
+    let app = Server::echo();
+    eventually("the application's request is sent in time", || {
+        let mut pair = Pair::with(app.address(), |client, server| {
+            (client.set("/drainTimeoutMs", 600_000), server)
+        });
+        let clients = [pair.connect(), pair.connect()];
+        last_request(&mut pair.client, pair.address, clients).is_some()
+    });
+    eventually("the request in plaintext is sent in time", || {
+        let mut pair = Pair::with(app.address(), |client, server| {
+            let server = server.set("/mesh/strictMtls", false);
+            (client, server.set("/drainTimeoutMs", 600_000))
+        });
+        let clients = [(), ()].map(|()| Client::connect(pair.inbound));
+        last_request(&mut pair.server, pair.inbound, clients).is_some()
+    });
+}
+
+/// Nobody is waited for where nobody is.
+#[test]
+fn a_proxy_without_connections_ends_at_once() {
+    let app = Server::echo();
+    // A proxy that waits does so for longer.
+    eventually("it ends without a pause", || {
+        let mut pair = Pair::start(app.address());
+        assert_eq!(one(pair.address, "/").status(), 200);
         let begin = Instant::now();
-        proxy.terminate();
-        await_closed(&proxy, config.address);
-        let [mut late, mut idle] = clients;
-        let sent = late.try_send(get("/late"));
-        let response = sent.and_then(|()| late.try_response("GET"));
-        let has_ended = proxy.has_ended();
-        if begin.elapsed() >= LAST_CHANCE {
-            return false;
-        }
-        let response = response.unwrap();
-        assert_eq!(
-            (response.status(), response.header("connection")),
-            (200, "close")
-        );
-        assert!(late.is_ended());
-        assert!(!has_ended, "it waits for the other one");
-        assert!(idle.is_ended());
-        assert_eq!(proxy.wait().code(), Some(0));
-        true
+        pair.client.terminate();
+        assert_eq!(pair.client.wait().code(), Some(0));
+        begin.elapsed() < LAST_CHANCE
     });
 }
 

@@ -1,7 +1,6 @@
 //! Clients that ask for much over HTTP/2 and read nothing: what a gateway holds for them is bounded, and
 //! others are served.
 
-use crate::idle_clients::raise_descriptor_limit;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tulle_net::socket::raise_descriptor_limit;
 use tulle_redirect::{Cgroup, ProcessLimits};
 
 const CONNECTIONS: usize = 70;

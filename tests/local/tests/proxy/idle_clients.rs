@@ -1,20 +1,14 @@
 //! Clients that connect and say nothing, or never finish: whatever port they hold, everybody else is
 //! served on every port.
 
-use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{Ipv4Addr, SocketAddr};
 use tests_local::{
     Client, Mesh, Message, Pair, Proxy, SERVER, Server, free_port, gateway_config, get, one,
 };
+use tulle_net::socket::raise_descriptor_limit;
 
 const SILENT: usize = 1000;
 const SLOW: usize = 1000;
-
-pub(crate) fn raise_descriptor_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).unwrap();
-}
 
 /// Half of them say nothing, the others begin a request.
 fn hold(address: SocketAddr) -> Vec<Client> {

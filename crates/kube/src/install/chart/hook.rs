@@ -1,12 +1,13 @@
-//! Jobs that Helm runs before and after it removes a release. The first takes the CNI plugin off the
-//! nodes, as long as a DaemonSet is there to do it. The second deletes the controller's own objects (its
-//! root, trust bundles, gateways' objects), which are not Helm's and would stay. `tulle uninstall` needs
-//! neither.
+//! Jobs that Helm runs when it removes a release, or the CNI plugin of one. The first takes the plugin off the
+//! nodes, as long as its DaemonSet is there to do it, and then deletes the DaemonSet, which Helm leaves to it.
+//! Where an upgrade leaves the plugin out that is the last step: the controllers make no pods any more that
+//! need it. The second deletes the controller's own objects (its root, trust bundles, gateways' objects), which are
+//! not Helm's and would stay. `tulle uninstall` needs neither.
 
 use super::super::controller;
-use super::super::template::{namespace, set, value, when};
+use super::super::template::{Condition, ObjectPlace, either, namespace, not, set, value, when};
 use crate::gateway::CLASSES;
-use crate::names::{CNI, LEASE, TRUST_BUNDLE};
+use crate::names::{CNI, CONTROLLER, LEASE, TRUST_BUNDLE};
 use crate::root;
 use serde_json::{Value, json};
 
@@ -15,38 +16,52 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// When Helm makes an object. None has the label by which objects of the mesh are found: a Job must not
 /// remove itself.
 #[derive(Clone, Copy)]
-struct Hook {
-    event: &'static str,
-    /// The name of its objects.
-    name: &'static str,
+enum Hook {
+    /// Before the release is removed, or after an upgrade that leaves the plugin out.
+    WithoutCni,
+    /// After the release is removed.
+    AfterUninstall,
 }
 
-const BEFORE: Hook = Hook {
-    event: "pre-delete",
-    name: "tulle-before-uninstall",
-};
-const AFTER: Hook = Hook {
-    event: "post-delete",
-    name: "tulle-after-uninstall",
-};
+const WITHOUT_CNI: Hook = Hook::WithoutCni;
+const AFTER: Hook = Hook::AfterUninstall;
 
 pub(in crate::install) fn templates() -> Vec<Value> {
-    let before = before().map(|object| when(set("cni.enabled"), object));
-    before.into_iter().chain(after()).collect()
+    let present = Condition::Present(ObjectPlace {
+        api_version: "apps/v1".into(),
+        kind: "DaemonSet".into(),
+        namespace: CNI.into(),
+        name: CNI.into(),
+    });
+    let wanted = Condition::Any(vec![set("cni.enabled"), present]);
+    let without_cni = without_cni().map(|object| when(wanted.clone(), object));
+    without_cni.into_iter().chain(after()).collect()
 }
 
-fn before() -> [Value; 4] {
-    let place = Some(CNI.into());
-    let rules = json!([
-        rule("apps", &["daemonsets"], &[CNI], &["get", "patch"]),
+fn without_cni() -> [Value; 6] {
+    let there = Some(CNI.into());
+    let of_plugin = json!([
+        rule("apps", &["daemonsets"], &[CNI], &["get", "patch", "delete"]),
         rule("", &["pods"], &[], &["list"]),
     ]);
+    let everywhere = json!([
+        rule("", &["namespaces"], &[CNI], &["get", "delete"]),
+        rule("apps", &["deployments"], &[CONTROLLER], &["get"]),
+    ]);
+    let upgraded = |argument: Value| when(not(set("cni.enabled")), argument);
+    let arguments = json!([
+        "remove-cni",
+        upgraded("--once-updated".into()),
+        upgraded(namespace())
+    ]);
     [
-        BEFORE.account(),
-        BEFORE.role("Role", place.clone(), rules),
-        BEFORE.binding("Role", place),
-        // One try takes three minutes if a node does not answer, and Helm waits for five.
-        BEFORE.job(0, json!(["before-helm"])),
+        WITHOUT_CNI.account(),
+        WITHOUT_CNI.role("Role", there.clone(), of_plugin),
+        WITHOUT_CNI.binding("Role", there),
+        WITHOUT_CNI.role("ClusterRole", None, everywhere),
+        WITHOUT_CNI.binding("ClusterRole", None),
+        // One try takes up to four and a half minutes if a node does not answer, and Helm waits for five.
+        WITHOUT_CNI.job(0, arguments),
     ]
 }
 
@@ -103,11 +118,30 @@ fn rule(group: &str, kinds: &[&str], names: &[&str], verbs: &[&str]) -> Value {
 }
 
 impl Hook {
+    /// The name of its objects.
+    fn name(self) -> &'static str {
+        match self {
+            Self::WithoutCni => "tulle-without-cni",
+            Self::AfterUninstall => "tulle-after-uninstall",
+        }
+    }
+
+    fn event(self) -> Value {
+        match self {
+            Self::WithoutCni => either(
+                set("cni.enabled"),
+                "pre-delete".into(),
+                "post-upgrade,post-rollback".into(),
+            ),
+            Self::AfterUninstall => "post-delete".into(),
+        }
+    }
+
     fn metadata(self, weight: &str, place: Option<Value>) -> Value {
         let mut metadata = json!({
-            "name": self.name,
+            "name": self.name(),
             "annotations": {
-                "helm.sh/hook": self.event,
+                "helm.sh/hook": self.event(),
                 "helm.sh/hook-weight": weight,
                 "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
             },
@@ -133,8 +167,8 @@ impl Hook {
         json!({
             "apiVersion": format!("{RBAC}/v1"), "kind": format!("{role}Binding"),
             "metadata": self.metadata("0", place),
-            "roleRef": { "apiGroup": RBAC, "kind": role, "name": self.name },
-            "subjects": [{ "kind": "ServiceAccount", "name": self.name, "namespace": namespace() }],
+            "roleRef": { "apiGroup": RBAC, "kind": role, "name": self.name() },
+            "subjects": [{ "kind": "ServiceAccount", "name": self.name(), "namespace": namespace() }],
         })
     }
 
@@ -146,7 +180,7 @@ impl Hook {
             "spec": {
                 "backoffLimit": again,
                 "template": { "spec": {
-                    "serviceAccountName": self.name,
+                    "serviceAccountName": self.name(),
                     "restartPolicy": "Never",
                     "imagePullSecrets": if_set("images.pullSecrets"),
                     "nodeSelector": if_set("controller.nodeSelector"),

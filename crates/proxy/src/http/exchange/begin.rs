@@ -52,15 +52,11 @@ impl Conversation<'_> {
                     }
                 }
                 let empty = self.received.is_empty();
-                if empty && self.worker.is_draining() {
-                    if self.served && !self.scope.is_gateway() {
-                        return Poll::Ready(Ok(None));
-                    }
-                    // A client that has just connected may have sent its request already. A distant
-                    // client may send the next one before it learns that this connection ends.
-                    if !std::mem::replace(&mut last_chance, true) {
-                        self.deadline.arm(context::LAST_CHANCE);
-                    }
+                // A client may send its next request before it learns that this connection ends. The answer to
+                // that request tells the client.
+                if empty && self.worker.is_draining() && !std::mem::replace(&mut last_chance, true)
+                {
+                    self.deadline.arm(context::LAST_CHANCE);
                 }
                 if self.deadline.poll_expired(cx) {
                     if empty {
