@@ -28,6 +28,8 @@ OF = {
     "tests/kube/osm": ("Open Service Mesh runs in the test cluster, so that studies between pods can measure it",
                        "docs/benchmarks.md"),
     "tests/kube/peer_istio": ("Istio is measured beside Tulle, with mutual TLS between its sidecars", "docs/benchmarks.md"),
+    "tests/kube/quick_start": ("the quick start, policies, strictness and removal, as the page has them, cost no request",
+                               "docs/kubernetes.md"),
     "tests/kube/rotation": ("the root is replaced under load without a lost request", "docs/certificates.md"),
     "tests/kube/scale": ("memory of the controller and time of a change in a large mesh", "docs/kubernetes.md"),
     "tests/kube/settings": ("what a Mesh and annotations say of sidecars holds", "docs/kubernetes.md"),

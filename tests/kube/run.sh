@@ -15,11 +15,11 @@ cd "$(dirname "$0")/../.."
 
 # Tests that share a cluster, one after another: a line is a cluster. What they make is in namespaces of
 # their own, which they delete. What they say to the whole mesh they take back: a Mesh, a second
-# controller, a root (rotation leaves another one, which is as good). `images`, `operate` and `nodes_cni` want a
-# cluster without a mesh; `operate` leaves one behind. `rolling` and `gateway_life` have the same namespace, so
-# not the same cluster.
+# controller, a root (rotation leaves another one, which is as good). `images`, `quick_start`, `operate` and
+# `nodes_cni` want a cluster without a mesh; `operate` leaves one behind. `rolling` and `gateway_life` have the
+# same namespace, so not the same cluster.
 shared=(
-    "images operate rolling mesh families crds metrics rotation"
+    "images quick_start operate rolling mesh families crds metrics rotation"
     "policies gateway ingress traces bookinfo gateway_life settings trust calls told"
     "nodes_cni nodes node_loss"
 )

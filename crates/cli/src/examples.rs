@@ -166,7 +166,7 @@ Examples:
   tulle check                      before `up`: can a mesh run here? After: does every part work?
   tulle check -o json
 
-The exit code is 79 if a check failed.";
+The exit code is 79 if a check failed, or if objects do not fit together.";
 
 /// `tulle why`
 pub(crate) const WHY: &str = "\

@@ -39,10 +39,21 @@ pub(crate) async fn get(mut objects: Objects, (kind, name): Asked, args: &Get) -
         return Err(Failure::new(format!("there is no {kind} named {name}"))
             .fix("`tulle get` lists what is stored"));
     }
-    print(found, args.format.output, name.is_some())
+    print(found, kind, args.format.output, name.is_some())
 }
 
-fn print(found: Vec<Object>, format: Format, single: bool) -> Result<()> {
+/// Says that there is nothing of a kind, or nothing at all, and what to do about it.
+fn nothing(kind: Option<&str>) -> String {
+    match kind {
+        None => "nothing is stored; `tulle apply FILE` stores manifests".to_owned(),
+        Some("Node") => {
+            "no host has joined; `tulle token create node/NAME` prints how one does".to_owned()
+        }
+        Some(kind) => format!("no {kind} is stored; `tulle get` shows what is"),
+    }
+}
+
+fn print(found: Vec<Object>, kind: Option<&str>, format: Format, single: bool) -> Result<()> {
     match format {
         // Documents that `tulle apply` takes back; a host that joined is none.
         Format::Yaml if found.iter().any(|o| o.kind != "Node") => {
@@ -76,11 +87,23 @@ fn print(found: Vec<Object>, format: Format, single: bool) -> Result<()> {
                 columns.row(vec![object.kind, object.name]);
             }
             if columns.is_empty() {
-                line("nothing is stored; `tulle apply FILE` stores manifests");
+                line(&nothing(kind));
             } else {
                 line(&columns.render());
             }
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_list_speaks_of_the_kind_that_was_asked_for() {
+        assert!(nothing(None).starts_with("nothing is stored"));
+        assert!(nothing(Some("Node")).starts_with("no host has joined"));
+        assert!(nothing(Some("Gateway")).starts_with("no Gateway is stored"));
     }
 }

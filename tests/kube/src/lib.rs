@@ -10,6 +10,7 @@ mod install;
 pub mod load;
 mod neighbour;
 mod node;
+mod page;
 mod peer;
 mod study;
 #[path = "../../local/src/waits.rs"]
@@ -23,6 +24,7 @@ pub use gateway_api::{conforms, install_gateway_api};
 pub use install::{await_webhooks, install, install_as, install_with, objects_with_cni};
 pub use neighbour::Neighbour;
 pub use node::{Node, OnNode};
+pub use page::{Ended, Page, Shell};
 pub use peer::peer;
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -3,11 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::fs::PermissionsExt;
+use std::env;
 use std::path::Path;
 use std::process::Output;
-use std::{env, fs};
-use tests_kube::{Cluster, Node, await_webhooks, root};
+use tests_kube::{Cluster, Node, Shell, await_webhooks, root};
 
 /// Longer than any test may take: a command that waited for it would never be seen to end.
 const FOREVER: &str = "24h";
@@ -64,14 +63,8 @@ fn an_image_that_a_node_cannot_get_is_named_at_once() {
     let Some(cluster) = Cluster::get() else {
         return;
     };
-    let programs = tempfile::tempdir().unwrap();
-    let kubectl = programs.path().join("kubectl");
-    let told = cluster.command(&["programs"]).output().unwrap();
-    let kube = String::from_utf8(told.stdout).unwrap();
-    let script = format!("#!/bin/sh\nexec {}/kube kubectl \"$@\"\n", kube.trim());
-    fs::write(&kubectl, script).unwrap();
-    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
-    let install = |options: &[&str]| install(&cluster, programs.path(), options);
+    let shell = Shell::new(&cluster);
+    let install = |options: &[&str]| install(&cluster, shell.programs(), options);
 
     let missing = "localhost/tulle:none on node node1: Err";
     fails(

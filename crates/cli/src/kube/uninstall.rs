@@ -2,8 +2,8 @@
 //! nothing is made again and nothing else of the cluster is held up.
 
 use super::cluster::Cluster;
-use super::workloads::{self, text};
-use crate::args::cluster::{Uninstall, Within};
+use super::workloads::{self, Meshed, text};
+use crate::args::cluster::Uninstall;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use serde_json::{Value, json};
@@ -251,17 +251,16 @@ async fn left(cluster: &Cluster) -> Result<()> {
 }
 
 async fn nobody_depends(cluster: &Cluster) -> Result<()> {
-    let mut meshed = workloads::meshed(cluster, &Within::default()).await?;
+    let mut pods = workloads::pods(cluster, None).await?;
+    // One that ends needs no certificate after the one it has.
+    pods.retain(|pod| pod.pointer("/metadata/deletionTimestamp").is_none());
+    let mut meshed: Vec<_> = pods.iter().filter_map(Meshed::from_pod).collect();
     // Gateways go with the mesh.
     meshed.retain(|pod| !pod.gateway);
     if meshed.is_empty() {
         return Ok(());
     }
-    let some: Vec<String> = meshed
-        .iter()
-        .take(5)
-        .map(workloads::Meshed::shown)
-        .collect();
+    let some: Vec<String> = meshed.iter().take(5).map(Meshed::shown).collect();
     let more = match meshed.len() - some.len() {
         0 => String::new(),
         more => format!(" and {more} more"),

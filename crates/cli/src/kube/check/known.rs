@@ -15,8 +15,8 @@ const fn known(id: &'static str, check: &'static str, fix: &'static str) -> Know
 }
 
 /// All, by id. TK00 and TK01: the cluster; TK02 to TK04: the controller; TK05: injection; TK06 and
-/// TK07: proxies; TK08 and TK09: services.
-pub(super) const ALL: [Known; 94] = [
+/// TK07: proxies; TK08 to TK10: services.
+pub(super) const ALL: [Known; 96] = [
     known("TK001", "API server", "see `kubectl cluster-info`"),
     known(
         "TK002",
@@ -470,6 +470,16 @@ pub(super) const ALL: [Known; 94] = [
         "TK099",
         "NetworkPolicies and the mesh",
         "let pods out to the controller's port 15010, Prometheus in to port 15020 of pods, and let in at the controller what docs/kubernetes/rights.md says",
+    ),
+    known(
+        "TK100",
+        "timeouts of session affinity",
+        "take `sessionAffinityConfig` out, if a client may stay for as long as endpoints stay; else take `sessionAffinity` out",
+    ),
+    known(
+        "TK101",
+        "endpoints of the caller's node",
+        "say `PreferSameZone`, which is what holds; `internalTrafficPolicy: Local` keeps calls on the node, also where it has no endpoint",
     ),
     known(
         "TK110",

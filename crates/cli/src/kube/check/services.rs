@@ -22,6 +22,8 @@ const PROTOCOLS: [&str; 9] = [
 ];
 /// MySQL, SMTP, FTP, POP3, IMAP, MongoDB's kin: the server speaks first.
 const SERVER_FIRST: [u64; 6] = [21, 25, 110, 143, 587, 3306];
+/// The time that Kubernetes gives session affinity where a Service says none.
+const AFFINITY_SECONDS: u64 = 10800;
 /// The sidecar's own.
 const OWN: std::ops::RangeInclusive<u64> = 15000..=15090;
 
@@ -38,7 +40,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     let mut protocols: BTreeMap<(String, String), BTreeSet<&str>> = BTreeMap::new();
     for service in &services {
         let namespace = text(service, "/metadata/namespace");
-        let name = format!("service {namespace}/{}", text(service, "/metadata/name"));
+        let name = named(service);
         let pods = behind(facts, service);
         let opaque = opaque(service).and_then(std::result::Result::ok);
         let opaque: BTreeSet<u64> = opaque.into_iter().flatten().map(u64::from).collect();
@@ -130,6 +132,35 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
     );
     report.each("TK087", Outcome::Error, own, "no service uses one");
     report.each("TK091", Outcome::Warning, guessed, &all);
+    let found = |wrong: fn(&Value) -> Option<String>| -> Vec<String> {
+        services.iter().filter_map(|s| wrong(s)).collect()
+    };
+    report.each("TK100", Outcome::Warning, found(moved_after), &all);
+    report.each("TK101", Outcome::Warning, found(kept_on_node), &all);
+}
+
+/// The name of a service in findings.
+fn named(service: &Value) -> String {
+    let namespace = text(service, "/metadata/namespace");
+    format!("service {namespace}/{}", text(service, "/metadata/name"))
+}
+
+/// Returns a finding about a time after which session affinity would move clients. The API server writes the default
+/// into every Service with affinity, so the default is nobody's wish.
+fn moved_after(service: &Value) -> Option<String> {
+    let seconds = service.pointer("/spec/sessionAffinityConfig/clientIP/timeoutSeconds");
+    let seconds = seconds.and_then(Value::as_u64)?;
+    let wished =
+        text(service, "/spec/sessionAffinity") == "ClientIP" && seconds != AFFINITY_SECONDS;
+    let name = named(service);
+    wished.then(|| format!("{name}: timeoutSeconds {seconds} has no effect: no client is moved"))
+}
+
+/// Returns a finding about a preference for endpoints of the caller's node, which is taken for one of its zone.
+fn kept_on_node(service: &Value) -> Option<String> {
+    let wished = text(service, "/spec/trafficDistribution") == "PreferSameNode";
+    let name = named(service);
+    wished.then(|| format!("{name}: PreferSameNode prefers the caller's zone, not its node"))
 }
 
 /// The ports that a Service's annotation says are opaque, if it has the annotation.
@@ -238,6 +269,50 @@ mod tests {
             "TK091", "TK091",
         ];
         assert_eq!(wrong(&facts), found);
+    }
+
+    #[test]
+    fn preferences_that_do_not_hold_are_told_of_services_in_the_mesh() {
+        let said = |namespace: &str, spec: Value| {
+            let facts = Facts {
+                namespaces: vec![json!({ "metadata": {
+                    "name": "shop", "labels": { "tulle.dev/inject": "enabled" },
+                } })],
+                services: vec![
+                    json!({ "metadata": { "namespace": namespace, "name": "a" }, "spec": spec }),
+                ],
+                ..Facts::default()
+            };
+            let wrong = Report::wrong(|report| check(&facts, report)).into_iter();
+            let own = wrong.filter(|f| ["TK100", "TK101"].contains(&f.id));
+            own.map(|f| format!("{} {}", f.id, f.finding))
+                .collect::<Vec<_>>()
+        };
+        let sticky = |affinity: &str, seconds: u64| {
+            let config = json!({ "clientIP": { "timeoutSeconds": seconds } });
+            json!({ "sessionAffinity": affinity, "sessionAffinityConfig": config })
+        };
+        assert_eq!(
+            said("shop", sticky("ClientIP", 600)),
+            ["TK100 service shop/a: timeoutSeconds 600 has no effect: no client is moved"]
+        );
+        let near = |which: &str| json!({ "trafficDistribution": which });
+        assert_eq!(
+            said("shop", near("PreferSameNode")),
+            ["TK101 service shop/a: PreferSameNode prefers the caller's zone, not its node"]
+        );
+        for (namespace, spec) in [
+            ("shop", sticky("ClientIP", 10800)),
+            ("shop", sticky("None", 600)),
+            ("shop", json!({ "sessionAffinity": "ClientIP" })),
+            ("shop", near("PreferSameZone")),
+            ("shop", near("PreferClose")),
+            ("outside", sticky("ClientIP", 600)),
+            ("outside", near("PreferSameNode")),
+        ] {
+            let found = said(namespace, spec.clone());
+            assert!(found.is_empty(), "{namespace} {spec}: {found:?}");
+        }
     }
 
     #[test]
