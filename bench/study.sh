@@ -4,7 +4,7 @@
 #
 #   bench/study.sh             all of them, each mesh and path several times: a night
 #   bench/study.sh --quick     native and sweep once, with fewer connections, in half an hour
-#   STUDIES="spring" ...       only these:
+#   STUDIES="spring" ...       only these; spring takes some 25 minutes with --quick, Maven, Java 17 and 5 GiB of memory:
 #                                native   study 1 with the small applications, under Fortio
 #                                spring   study 1 as published: Spring applications under JMeter, by an Ingress
 #                                sweep    study 2
@@ -67,7 +67,7 @@ fi
 shares=${SHARES:-0.25,0.1}
 if ((quick)); then
     native=(--cpu "$shares" --repeats 1) native_times="5 30"
-    spring=(--cpu "$shares" --repeats 1) spring_times="30 30"
+    spring=(--cpu "$shares" --repeats 1) spring_times="45 30"
     sweep=(--modes both,baseline --connections 4,32 --repeats 1) sweep_times="2 30"
 else
     native=(--cpu "$shares" --repeats 5) native_times="60 180"

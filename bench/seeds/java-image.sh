@@ -11,12 +11,10 @@ for program in java mvn; do
         exit 1
     fi
 done
-scripts/fetch-jmeter.sh >/dev/null
-mvn -q -B -DskipTests package -f demo/bookinfo-spring >&2
 fortio=$(scripts/fetch-fortio.sh)
 home=$(dirname "$(dirname "$(realpath "$(command -v java)")")")
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-# Archives are made anew by each build, and their own dates are in them.
+# Their sources, because each build makes the archives anew, with its own dates in them.
 made=$(java -version 2>&1 && echo "$version" &&
     sha256sum bench/seeds/image.py scripts/oci-image.py bench/jmeter/pom.xml "$fortio" &&
     find demo/bookinfo-spring -type f ! -path '*/target/*' -print0 | sort -z | xargs -0 sha256sum)
@@ -24,6 +22,8 @@ if [[ -e $output && $(cat "$output.made" 2>/dev/null) == "$made" ]]; then
     exit
 fi
 rm -f "$output.made"
+scripts/fetch-jmeter.sh >/dev/null
+mvn -q -B -DskipTests package -f demo/bookinfo-spring >&2
 mkdir -p "$(dirname "$output")"
 bench/seeds/image.py --java "$home" --jars demo/bookinfo-spring --jmeter build/tools/jmeter --fortio "$fortio" \
     --tag "$version" --arch "$(dpkg --print-architecture)" --output "$output"

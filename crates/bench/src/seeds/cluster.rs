@@ -203,7 +203,7 @@ fn of_path(options: &Options, round: &Round, path: Path, interrupt: &Interrupt) 
         "ingress" => round.way.caller(),
         other => other,
     };
-    let hops = path.hops().iter().map(|(from, to)| (caller(*from), *to));
+    let hops = path.hops().iter().map(|(from, to)| (caller(from), *to));
     let mut proofs = Vec::new();
     if round.mesh.label.is_some() {
         for (from, to) in hops {
