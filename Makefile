@@ -15,6 +15,8 @@ BUILD_PACKAGES := gcc libc6-dev make
 PEER_PACKAGES := nginx haproxy python3 python3-venv
 # What people put behind sidecars or ask them with, for the tests. No mail server that would replace the host's.
 SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd bind9-dnsutils
+# What the Spring applications and JMeter are built of and run by.
+JAVA_PACKAGES := maven openjdk-17-jdk-headless
 # Other people's suites of tests, and what makes their certificates.
 SUITE_PACKAGES := python3 openssl slowhttptest testssl.sh
 
@@ -141,11 +143,11 @@ bench-paper: ## the same as published: hours
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
 	@scripts/bench.sh
 
-study: build ## both studies as published: between pods on three nodes, beside the real OSM and Istio (root, hours)
-	@$(PACKAGES) $(CLUSTER_PACKAGES)
+study: build ## both studies as published: between pods on three nodes, beside the real OSM and Istio (root, a night)
+	@$(PACKAGES) $(CLUSTER_PACKAGES) $(JAVA_PACKAGES)
 	bench/study.sh
 
-study-quick: build ## the same once, in half an hour
+study-quick: build ## both with the small applications, once, in half an hour
 	@$(PACKAGES) $(CLUSTER_PACKAGES)
 	bench/study.sh --quick
 

@@ -4,6 +4,8 @@
 #
 #   install.sh --set-string global.proxy.resources.limits.cpu=1,global.proxy.resources.limits.memory=512Mi
 #
+# INGRESS=on also installs its gateway and the class `istio` of Ingresses, with INGRESS_NODE=NAME on that node.
+#
 # STATE and CGROUP name the cluster, as for cluster.sh. Without Go it ends with 69 (EX_UNAVAILABLE).
 set -euo pipefail
 peer=$(cd "$(dirname "$0")" && pwd)
@@ -55,4 +57,9 @@ eventually() { # WHAT COMMAND...
 }
 eventually "pods have sidecars" gives_sidecars
 eventually "the mesh is strict" is_strict
+if [[ ${INGRESS:-off} == on ]]; then
+    node="{${INGRESS_NODE:+kubernetes.io/hostname: $INGRESS_NODE}}"
+    sed "s|@NODE@|$node|" "$peer/ingress.yaml" | apply
+    kubectl --namespace "$NAMESPACE" rollout status deployment/istio-ingressgateway --timeout=300s >&2
+fi
 echo "$LABEL"

@@ -12,6 +12,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tulle_model::resource::Protocol;
 
 /// Bytes that a request asks the server for, or sends to have them echoed.
@@ -20,6 +22,9 @@ pub(crate) const PAYLOAD: usize = 1024;
 const RESOLUTION: &str = "0.00001";
 /// How long it may take to listen, and to end after its time is over.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Codes of what was answered as it should be: of HTTP, of TCP, of gRPC.
+const GOOD: [&str; 3] = ["200", "OK", "SERVING"];
 
 /// Requests in a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,10 +259,9 @@ impl Report {
 
     /// Requests that were answered as they should be: of HTTP 200, of TCP OK, of gRPC SERVING.
     pub fn answered(&self) -> u64 {
-        let good = ["200", "OK", "SERVING"];
         let codes = self.ret_codes.iter();
         codes
-            .filter(|(code, _)| good.contains(&code.as_str()))
+            .filter(|(code, _)| GOOD.contains(&code.as_str()))
             .map(|(_, count)| *count)
             .sum()
     }
@@ -267,6 +271,29 @@ impl Report {
         self.duration_histogram
             .count
             .saturating_sub(self.answered())
+    }
+
+    /// Requests that were not, by what became of them.
+    pub fn lost(&self) -> BTreeMap<String, u64> {
+        let codes = self.ret_codes.iter();
+        let bad = codes.filter(|(code, _)| !GOOD.contains(&code.as_str()));
+        let mut lost: BTreeMap<String, u64> = bad
+            .map(|(code, n)| (format!("answered {code}"), *n))
+            .collect();
+        let known: u64 = lost.values().sum();
+        if self.errors() > known {
+            lost.insert("without an answer".to_owned(), self.errors() - known);
+        }
+        lost
+    }
+
+    /// The begin and the end of the load, in seconds since 1970.
+    pub fn time(&self) -> (f64, f64) {
+        let time = OffsetDateTime::parse(&self.start_time, &Rfc3339);
+        #[allow(clippy::cast_precision_loss)] // seconds with a millionth
+        let begin = time.map_or(f64::MAX, |time| time.unix_timestamp_nanos() as f64 / 1e9);
+        #[allow(clippy::cast_precision_loss)] // nanoseconds of minutes
+        (begin, begin + self.actual_duration as f64 / 1e9)
     }
 
     /// Puts what it has measured into a sample.
@@ -316,6 +343,12 @@ mod tests {
         assert_eq!(report.errors(), 1399);
         assert_eq!(report.answered(), 3185);
         assert_eq!(report.codes(), "200: 3185, 503: 1399");
+        assert_eq!(
+            report.lost(),
+            BTreeMap::from([("answered 503".into(), 1399)])
+        );
+        let (begin, end) = report.time();
+        assert!(begin > 1.7e9 && end > begin, "{begin} {end}");
         assert_eq!(report.num_threads, 4);
         assert!(report.percentile(99.9).unwrap() > report.percentile(50.0).unwrap());
         assert_eq!(report.percentile(75.0), None);

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use tests_kube::{Cluster, install, study};
+use tests_kube::{Cluster, install_with, study};
 
 /// Longer than a kubelet takes to look twice.
 const SECONDS: u32 = 30;
@@ -31,7 +31,7 @@ fn both_studies_run_between_pods() {
     let Some(cluster) = Cluster::get() else {
         return;
     };
-    install(&cluster);
+    install_with(&cluster, &["gateways.allNamespaces=true"]);
     let samples = study(
         &cluster,
         SECONDS,
@@ -54,4 +54,20 @@ fn both_studies_run_between_pods() {
     );
     assert_eq!(samples.len(), 4, "two paths, with sidecars and without");
     samples.iter().for_each(check);
+    let samples = study(
+        &cluster,
+        SECONDS,
+        &["seeds", "--cpu", "0.5", "--connections", "4", "--ingress"],
+    );
+    assert_eq!(samples.len(), 4, "by an Ingress, with sidecars and without");
+    samples.iter().for_each(check);
+    let by_ingress = |sample: &&Value| {
+        let evidence = sample["evidence"].to_string();
+        evidence.contains("/sa/tulle-bench-ingress -> ")
+    };
+    assert_eq!(samples.iter().filter(by_ingress).count(), 2);
+    let classes = cluster.get_json(&["ingressclasses"]);
+    let left = classes["items"].as_array().into_iter().flatten();
+    let mut left = left.filter(|class| class["metadata"]["name"] == "tulle-bench");
+    assert!(left.next().is_none(), "the class is left behind");
 }

@@ -16,9 +16,9 @@ mod resize;
 mod usage;
 
 pub use kubectl::Kubectl;
-pub use load::{Asked, Loaded};
+pub use load::{Asked, Finished, Loaded, SidecarUsage};
 pub use nodes::Nodes;
-pub use place::{App, ReadyNamespace};
+pub use place::{App, ReadyNamespace, namespace};
 pub use proof::Proof;
 pub use usage::Used;
 
@@ -129,12 +129,15 @@ fn mesh(text: &str) -> std::result::Result<Mesh, String> {
     }
 }
 
+/// Note on Fortio's load.
+pub const FORTIO_NOTE: &str = "Fortio runs in the client's container (`kubectl exec`). Percentiles are Fortio's, and it counts latency from the moment it sends.";
+
 /// Notes that readers of both studies' figures need.
 pub fn notes() -> Vec<String> {
     vec![
         "Measured between pods. Each mesh has a namespace of its own; the pods of all of them are there all the time, and only one is asked at a time.".to_owned(),
         "CPU and memory are the kubelet's, of the sidecar's container: the CPU between the first and the last time within the load that the kubelet has looked, memory the working set. Nothing is pinned.".to_owned(),
-        "Fortio runs in the client's container (`kubectl exec`). Percentiles are Fortio's, and it counts latency from the moment it sends.".to_owned(),
+        format!("Every sidecar that is limited also has a memory limit of {}, whatever its mesh.", place::MEMORY_LIMIT),
     ]
 }
 

@@ -9,13 +9,18 @@ use std::collections::BTreeMap;
 /// The label of every namespace that a study makes, so that none is forgotten.
 const OURS: &str = "tulle.dev/bench";
 /// The application's container; what else a pod has came from a mesh.
-const APP: &str = "app";
+pub(super) const APP: &str = "app";
 /// A container that Open Service Mesh adds for probes of ports. No request passes it.
 const PROBES: &str = "osm-healthcheck";
-/// Open Service Mesh wants an annotation beside its label, for namespaces and pods alike.
+/// Open Service Mesh wants an annotation beside its label. It is on pods here, and not on the namespace, in which an ingress's
+/// pod may be that is to have no sidecar.
 const OSM_INJECT: &str = "openservicemesh.io/sidecar-injection";
 /// Where `fortio` listens for nobody: the client's pod only has to be there.
 const NOBODY: u16 = 8079;
+/// The memory limit of each limited sidecar, of every mesh alike; no mesh here needs half of it.
+pub(super) const MEMORY_LIMIT: &str = "512Mi";
+/// CPU and memory that a limited sidecar asks for: little, or few pods would fit on a node.
+const REQUESTS: [&str; 2] = ["10m", "32Mi"];
 /// The client's application.
 pub(super) const CLIENT: &str = "client";
 
@@ -26,7 +31,9 @@ pub struct App {
     pub name: &'static str,
     /// Image.
     pub image: String,
-    /// Arguments of the image's program.
+    /// The program; the image's, if none is said.
+    pub command: Vec<String>,
+    /// Arguments of the program.
     pub args: Vec<String>,
     /// Environment.
     pub env: Vec<(String, String)>,
@@ -36,6 +43,8 @@ pub struct App {
     pub sidecar: bool,
     /// The CPU limit of its sidecar, as a share of a core.
     pub share: Option<f64>,
+    /// A ConfigMap of its namespace, and the directory that its files are in.
+    pub files: Option<(&'static str, &'static str)>,
     /// The node it runs on; any, if none is said.
     pub node: Option<String>,
 }
@@ -46,11 +55,13 @@ impl App {
         Self {
             name: CLIENT,
             image: image.to_owned(),
+            command: Vec::new(),
             args: serve(NOBODY, "http"),
             env: Vec::new(),
             port: None,
             sidecar,
             share: None,
+            files: None,
             node: None,
         }
     }
@@ -60,11 +71,13 @@ impl App {
         Self {
             name: "server",
             image: image.to_owned(),
+            command: Vec::new(),
             args: serve(8080, protocol),
             env: Vec::new(),
             port: Some((8080, protocol)),
             sidecar,
             share: None,
+            files: None,
             node: None,
         }
     }
@@ -83,10 +96,19 @@ impl App {
             // A mesh knows its own and lets the other be.
             annotations.insert("tulle.dev/cpu-limit", limit.clone());
             annotations.insert("sidecar.istio.io/proxyCPULimit", limit);
+            // One of Istio's four takes the place of all that the mesh says, so they are said together.
+            let [cpu, memory] = REQUESTS.map(str::to_owned);
+            annotations.insert("tulle.dev/memory-limit", MEMORY_LIMIT.to_owned());
+            annotations.insert("sidecar.istio.io/proxyMemoryLimit", MEMORY_LIMIT.to_owned());
+            annotations.insert("tulle.dev/cpu-request", cpu.clone());
+            annotations.insert("sidecar.istio.io/proxyCPU", cpu);
+            annotations.insert("tulle.dev/memory-request", memory.clone());
+            annotations.insert("sidecar.istio.io/proxyMemory", memory);
         }
         let mut pod_labels = json!({ "app": self.name });
+        let inject = if self.sidecar { "enabled" } else { "disabled" };
+        annotations.insert(OSM_INJECT, inject.to_owned());
         if !self.sidecar {
-            annotations.insert(OSM_INJECT, "disabled".to_owned());
             for key in ["tulle.dev/inject", "sidecar.istio.io/inject"] {
                 let no = if key.starts_with("tulle") {
                     "disabled"
@@ -105,6 +127,14 @@ impl App {
             "imagePullPolicy": "IfNotPresent",
             "env": env.collect::<Vec<_>>(),
         });
+        if !self.command.is_empty() {
+            container["command"] = json!(self.command);
+        }
+        let mut volumes = Vec::new();
+        if let Some((map, directory)) = self.files {
+            container["volumeMounts"] = json!([{ "name": "files", "mountPath": directory }]);
+            volumes.push(json!({ "name": "files", "configMap": { "name": map } }));
+        }
         let mut objects = vec![json!({
             "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata,
         })];
@@ -127,7 +157,7 @@ impl App {
                 "template": {
                     "metadata": { "labels": pod_labels, "annotations": annotations },
                     "spec": {
-                        "serviceAccountName": self.name, "containers": [container],
+                        "serviceAccountName": self.name, "containers": [container], "volumes": volumes,
                         "nodeSelector": self.node.iter().map(|n| ("kubernetes.io/hostname", n)).collect::<BTreeMap<_, _>>(),
                     },
                 },
@@ -139,7 +169,12 @@ impl App {
 
 /// Returns the annotations of a namespace. A mesh knows its own and lets the others be.
 fn annotations() -> Value {
-    json!({ OSM_INJECT: "enabled", "openservicemesh.io/metrics": "enabled" })
+    json!({ "openservicemesh.io/metrics": "enabled" })
+}
+
+/// The namespace of a cell.
+pub fn namespace(cell: &str) -> String {
+    format!("tulle-bench-{cell}")
 }
 
 /// Arguments of Fortio's server of one protocol.
@@ -171,6 +206,8 @@ pub(super) struct Pod {
     pub(super) native: bool,
     /// The sidecar's CPU limit, as Kubernetes writes it.
     pub(super) limit: Option<String>,
+    /// Its memory limit, likewise.
+    pub(super) memory_limit: Option<String>,
 }
 
 /// A namespace with everything in it ready.
@@ -196,7 +233,7 @@ impl ReadyNamespace {
         apps: Vec<App>,
         objects: &[Value],
     ) -> Result<Self> {
-        let namespace = format!("tulle-bench-{cell}");
+        let namespace = namespace(cell);
         let mut labels = json!({ OURS: "true" });
         if let Some((key, value)) = &mesh.label {
             labels[key] = value.as_str().into();
@@ -229,6 +266,7 @@ impl ReadyNamespace {
             let wait = ["rollout", "status", &deployment, "--timeout=180s"];
             kubectl.text(&[&["-n", &namespace][..], &wait].concat())?;
             let pod = place.limited(app, place.find(app)?)?;
+            place.are_equal(app, &pod)?;
             place.pods.insert(app.name, pod);
         }
         Ok(place)
@@ -261,6 +299,27 @@ impl ReadyNamespace {
             )));
         }
         Ok(pod)
+    }
+
+    /// Checks that the sidecar's limits are those that all meshes have: a mesh that took no notice would be compared unfairly.
+    fn are_equal(&self, app: &App, pod: &Pod) -> Result<()> {
+        let Some(share) = app.share.filter(|_| pod.sidecar.is_some()) else {
+            return Ok(());
+        };
+        let cpu = pod.limit.as_deref().and_then(cores);
+        let memory = pod.memory_limit.as_deref();
+        if cpu == Some(millis(share)) && memory == Some(MEMORY_LIMIT) {
+            return Ok(());
+        }
+        let or_none = |limit: &Option<String>| limit.clone().unwrap_or_else(|| "none".into());
+        Err(Failure::failed(format!(
+            "the sidecar of {}/{} should have the limits {}m of CPU and {MEMORY_LIMIT} of memory, as in every mesh, and has {} and {}",
+            self.namespace,
+            pod.name,
+            millis(share),
+            or_none(&pod.limit),
+            or_none(&pod.memory_limit)
+        )))
     }
 
     /// Identities that a mesh by Tulle gives its pods.
@@ -302,6 +361,7 @@ pub(super) fn read(pod: &Value) -> Option<Pod> {
         sidecar: of("/name"),
         native: sidecar.is_some_and(|c| stays(&c)),
         limit: of("/resources/limits/cpu"),
+        memory_limit: of("/resources/limits/memory"),
     })
 }
 
@@ -361,6 +421,34 @@ mod tests {
         assert_eq!(osm.sidecar.as_deref(), Some("envoy"));
         assert_eq!(cores("2"), Some(2000));
         assert_eq!(cores("0.5"), Some(500));
+    }
+
+    #[test]
+    fn limits_are_the_same_for_every_mesh() {
+        let app = App {
+            share: Some(0.1),
+            files: Some(("plan", "/plan")),
+            command: vec!["java".into()],
+            ..App::fortio("fortio", "http", true)
+        };
+        let objects = app.objects("n");
+        let template = &objects[2]["spec"]["template"];
+        let annotations = &template["metadata"]["annotations"];
+        for (tulle, istio, value) in [
+            ("cpu-limit", "proxyCPULimit", "100m"),
+            ("memory-limit", "proxyMemoryLimit", MEMORY_LIMIT),
+            ("cpu-request", "proxyCPU", "10m"),
+            ("memory-request", "proxyMemory", "32Mi"),
+        ] {
+            assert_eq!(annotations[format!("tulle.dev/{tulle}")], value);
+            assert_eq!(annotations[format!("sidecar.istio.io/{istio}")], value);
+        }
+        assert_eq!(annotations[OSM_INJECT], "enabled");
+        let container = &template["spec"]["containers"][0];
+        assert_eq!(container["command"], json!(["java"]));
+        assert_eq!(container["volumeMounts"][0]["mountPath"], "/plan");
+        let volume = &template["spec"]["volumes"][0];
+        assert_eq!(volume["configMap"]["name"], "plan");
     }
 
     #[test]

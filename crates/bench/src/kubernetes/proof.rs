@@ -4,6 +4,7 @@
 use super::place::{App, ReadyNamespace};
 use crate::failure::Result;
 use crate::peer::count;
+use crate::results::NOT_LOOKED_AT;
 
 /// Where Tulle's sidecars tell their counters.
 const METRICS_PORT: u16 = 15020;
@@ -72,7 +73,7 @@ impl ReadyNamespace {
         let now = self.counted(proof).map_err(|e| e.to_string())?;
         let mut evidence = vec![self.refuses_strangers(proof)?];
         if !self.mesh.is_tulle() {
-            evidence.push("identities were not looked at: this mesh's counters are its own".into());
+            evidence.push(format!("{NOT_LOOKED_AT}: this mesh's counters are its own"));
             return Ok(evidence);
         }
         let all = now.all.saturating_sub(proof.before.all);

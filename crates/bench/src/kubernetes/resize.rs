@@ -1,6 +1,6 @@
 //! The CPU limit of a sidecar whose mesh has one limit for all pods, as Open Service Mesh does: the pod is resized in place.
 
-use super::place::{App, Pod, ReadyNamespace, cores, millis, read};
+use super::place::{App, MEMORY_LIMIT, Pod, ReadyNamespace, cores, millis, read};
 use crate::failure::{Failure, Result};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -24,7 +24,10 @@ impl ReadyNamespace {
             (wanted, Some(sidecar)) => (wanted.unwrap_or(UNLIMITED), sidecar),
         };
         let cpu = format!("{wanted}m");
-        let resources = json!({ "limits": { "cpu": cpu }, "requests": { "cpu": "10m" } });
+        let mut resources = json!({ "limits": { "cpu": cpu }, "requests": { "cpu": "10m" } });
+        if app.share.is_some() {
+            resources["limits"]["memory"] = MEMORY_LIMIT.into();
+        }
         let list = match pod.native {
             true => "initContainers",
             false => "containers",

@@ -102,9 +102,9 @@ impl Seen {
     }
 }
 
-/// Seconds since 1970 of a time as Kubernetes and Fortio write it.
+/// Seconds since 1970 of a time as Kubernetes writes it.
 #[allow(clippy::cast_precision_loss)] // seconds with a millionth
-pub(super) fn seconds(text: &str) -> Option<f64> {
+fn seconds(text: &str) -> Option<f64> {
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     Some(time.unix_timestamp_nanos() as f64 / 1e9)
 }

@@ -4,7 +4,7 @@ use super::look;
 use super::number;
 use super::page::Cell;
 use crate::results::stats::{NO_MESH, SUBJECT, Spread, Summary};
-use crate::results::{Results, Sample, figure};
+use crate::results::{NOT_LOOKED_AT, Results, Sample, figure};
 use std::collections::BTreeSet;
 
 /// Samples of one peer in one scenario, and their figures.
@@ -98,7 +98,9 @@ impl<'a> Row<'a> {
         let kind = match kinds.clone().max() {
             None | Some(Identity::None) => return Cell::words("not proven"),
             Some(Identity::NoTls) => return Cell::words("– (one sidecar)"),
+            Some(Identity::Refusal) => "strangers refused",
             Some(Identity::Certificate) => "certificates",
+            Some(Identity::Account) => "service accounts",
             Some(Identity::Spiffe) => "SPIFFE ids",
         };
         Cell::words(format!("{kind}, {proven} of {}", kinds.count()))
@@ -112,8 +114,12 @@ enum Identity {
     None,
     /// There was no mutual TLS to prove.
     NoTls,
+    /// Callers without a sidecar were refused; nobody looked at who was let in.
+    Refusal,
     /// Certificates of the authority, and names in them.
     Certificate,
+    /// Service accounts of a cluster, in the trust domain that it has.
+    Account,
     /// SPIFFE ids.
     Spiffe,
 }
@@ -125,10 +131,15 @@ impl Identity {
         let Some(first) = positive.next() else {
             return Self::None;
         };
+        let mut all = std::iter::once(first).chain(positive);
         if first.contains("no mutual TLS") {
             Self::NoTls
-        } else if first.contains("spiffe://") || positive.any(|text| text.contains("spiffe://")) {
+        } else if first.starts_with(NOT_LOOKED_AT) {
+            Self::Refusal
+        } else if all.clone().any(|text| text.contains("spiffe://")) {
             Self::Spiffe
+        } else if all.any(|text| text.contains("/sa/")) {
+            Self::Account
         } else {
             Self::Certificate
         }
@@ -267,6 +278,26 @@ fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_identity_are_told_apart() {
+        let kind = |evidence: &[&str]| {
+            let owned: Vec<String> = evidence.iter().map(|e| (*e).to_owned()).collect();
+            Identity::from_evidence(&owned)
+        };
+        let refused = "refused to n/stranger, which has no sidecar";
+        let counted = "istio_requests_total 7: mutual_tls, /ns/n/sa/client -> /ns/n/sa/server";
+        assert!(kind(&[refused, counted]) == Identity::Account);
+        let unknown = format!("{NOT_LOOKED_AT}: this mesh's counters are its own");
+        let unknown = unknown.as_str();
+        assert!(kind(&[refused, unknown, refused, unknown]) == Identity::Refusal);
+        assert!(kind(&[refused]) == Identity::None);
+        let spiffe =
+            "mutual_tls spiffe://tulle.local/svc/a -> spiffe://tulle.local/svc/b: 7 requests";
+        assert!(kind(&[spiffe]) == Identity::Spiffe);
+        assert!(kind(&["7 requests; CN=client verified 7"]) == Identity::Certificate);
+        assert!(kind(&["no mutual TLS: there are no sidecars"]) == Identity::NoTls);
+    }
 
     #[test]
     fn who_is_refused_is_not_who_is_known() {

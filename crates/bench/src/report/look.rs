@@ -21,7 +21,7 @@ const LOOKS: [Look; 11] = [
     look("haproxy-tcp", "HAProxy (TCP)", "#6a55b5", "#b3a5f0"),
     look("pipy", "Pipy", "#5c6600", "#c2cc55"),
     look("osm", "Open Service Mesh", "#a8323e", "#f08a90"),
-    look("osm-wasmless", "OSM (no WASM)", "#7a5230", "#d0a27c"),
+    look("osm-nowasm", "OSM (no WASM)", "#7a5230", "#d0a27c"),
     look("istio", "Istio", "#00707a", "#4fc3cc"),
     look("none", "no sidecars", "#666d78", "#9aa3af"),
 ];

@@ -114,6 +114,9 @@ fn overview(results: &Results, path: &str, scenarios: &[&Scenario]) -> Section {
     {
         text += &format!(" Application: {app}. Load: {load}, {connections} connections.");
     }
+    if let Some(way_in) = labels("way_in") {
+        text += &format!(" Way in: {way_in}.");
+    }
     let table = Table {
         caption: format!(
             "Path {path}: medians (least–largest). A baseline has no sidecars to limit: it is measured once in each repeat."

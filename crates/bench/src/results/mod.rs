@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 /// The schema version of `results.json`. It changes when a reader of the old schema would misread the new
 /// one.
 pub const SCHEMA: u32 = 1;
+/// The beginning of the evidence of a mesh that refuses strangers, and of which nobody looked at whom it lets in.
+pub const NOT_LOOKED_AT: &str = "identities were not looked at";
 
 /// Names of figures, with their unit. A study uses those that it measures.
 pub mod figure {

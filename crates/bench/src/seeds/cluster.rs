@@ -1,27 +1,29 @@
-//! The study in a cluster: bookinfo's gateway and ratings in pods, and a client whose own sidecar, which
-//! nothing limits, takes the place of the ingress.
+//! The study in a cluster: bookinfo's gateway and ratings in pods, and a client, which calls an Ingress, or by its own
+//! sidecar, which nothing limits, the Services.
 
-use super::{App as Application, Options, Path, scenario_name};
-use crate::failure::{Failure, FailureKind, Result};
-use crate::fortio::Rate;
+use super::way_in::{ReadyClass, WayIn};
+use super::{
+    App as Application, Options, Path, Tool, pod_load, pods, sample, scenario_name, tools,
+};
+use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace};
+use crate::kubernetes::{self, Kubectl, Mesh, Nodes, ReadyNamespace, SidecarUsage};
 use crate::report::{Recorder, Study};
 use crate::results::{Sample, figure};
 use crate::run::{self, Cell};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tulle_model::resource::Protocol;
 
 const COUNTER: &str = "istio_requests_total";
-/// Applications whose sidecars are limited.
-const LIMITED: [(&str, u16); 2] = [("gateway", 10000), ("ratings", 8101)];
 
 /// One mesh, with one limit.
 struct Round {
     mesh: Mesh,
     /// Shares of a core for each sidecar; without sidecars, the shares in whose tables this round appears.
     shares: Vec<f64>,
+    /// Its name among namespaces.
+    cell: String,
+    way: WayIn,
     place: ReadyNamespace,
 }
 
@@ -30,28 +32,34 @@ struct Round {
 /// # Errors
 /// As [`crate::run`].
 pub(super) fn run(options: &Options) -> Result<()> {
-    if options.app != Application::Native {
-        let text = "--app: in a cluster there is only the application `native`";
-        return Err(Failure::new(FailureKind::Usage, text));
-    }
     let kubectl = Kubectl::new(&options.cluster.kubectl)?;
     let interrupt = Interrupt::catch()?;
     let nodes = Nodes::find(&kubectl)?;
+    let class = options.ways.ingress.then(|| ReadyClass::make(&kubectl));
+    // It goes after the rounds, whose Ingresses are of it.
+    let _class = class.transpose()?;
     let rounds = rounds(options, &kubectl, &nodes, &interrupt)?;
     let mut notes = kubernetes::notes();
     notes.push(nodes.note());
-    notes.push("The client has a sidecar of its own where there is a mesh, which nothing limits; it takes the place of the published study's ingress and is not counted. CPU for a request is that of the sidecars of gateway and ratings.".to_owned());
-    notes.push("The load is Fortio's, as fast as it is answered. Each round is a namespace; the one without sidecars stands in the table of every limit.".to_owned());
+    notes.extend(self::notes(options));
+    for round in &rounds {
+        notes.extend(round.way.note(&kubectl, &name(round))?);
+    }
     let study = Study {
         name: "seeds",
         options: serde_json::to_value(options).unwrap_or_default(),
-        versions: BTreeMap::from([("kubernetes".to_owned(), kubectl.version()?)]),
+        versions: versions(options, &kubectl)?,
         notes,
-        configurations: BTreeMap::new(),
+        configurations: configurations(options),
         scenarios: options.scenarios(),
     };
     let mut recorder = Recorder::new(study, options.common.out.as_deref())?;
-    let each = Duration::from_secs(options.warmup() + options.seconds() + 3);
+    // JMeter begins and ends more slowly.
+    let besides = match options.load {
+        Tool::Oha => 3,
+        Tool::Jmeter => 12,
+    };
+    let each = Duration::from_secs(options.warmup() + options.seconds() + besides);
     let cell = |round| Cell {
         name: name(round),
         group: "seeds".into(),
@@ -67,6 +75,51 @@ pub(super) fn run(options: &Options) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+fn notes(options: &Options) -> Vec<String> {
+    let mut notes = vec![
+        "CPU for a request is that of the sidecars of gateway and ratings.".to_owned(),
+        "Each round is a namespace; the one without sidecars stands in the table of every limit."
+            .to_owned(),
+    ];
+    notes.push(match options.ways.ingress {
+        true => "The way in is a Kubernetes Ingress, outside the sidecars' limits and not counted; the client has no sidecar. Tulle's proxies serve it for no mesh, Tulle and Open Service Mesh: towards Tulle's sidecars in mutual TLS, else in plaintext, for which Open Service Mesh has an IngressBackend. Another mesh has its own gateway. So on the path ratings Open Service Mesh has no mutual TLS at all, which favours it.",
+        false => "The client has a sidecar of its own where there is a mesh, which nothing limits; it takes the place of the published study's ingress and is not counted.",
+    }.to_owned());
+    match options.load {
+        Tool::Oha => {
+            notes.push(kubernetes::FORTIO_NOTE.to_owned());
+            notes.push("The load is Fortio's, as fast as it is answered.".to_owned());
+        }
+        Tool::Jmeter => notes.push("JMeter runs in the client's container (`kubectl exec`), with a heap of 1 GiB, and looks for the rating's id in each answer. Its warm-up and measurement are one run; a sample counts when it ends within the measurement. Its latencies are whole milliseconds.".to_owned()),
+    }
+    if options.app == Application::Spring {
+        notes.push("Each Spring application has a heap of 256 MiB, as on a host, and no limit of its container. All rounds' applications run all the time, on the CPUs that the load has, too.".to_owned());
+        if options.warmup() < 60 {
+            notes.push(super::too_short_a_warmup(options));
+        }
+    }
+    notes
+}
+
+fn versions(options: &Options, kubectl: &Kubectl) -> Result<BTreeMap<String, String>> {
+    let mut versions = BTreeMap::from([("kubernetes".to_owned(), kubectl.version()?)]);
+    if options.load == Tool::Jmeter {
+        versions.insert("jmeter".to_owned(), tools::JMETER_VERSION.to_owned());
+    }
+    if options.app == Application::Spring {
+        versions.insert("spring".to_owned(), tools::SPRING_VERSION.to_owned());
+    }
+    Ok(versions)
+}
+
+fn configurations(options: &Options) -> BTreeMap<String, String> {
+    let files = super::jmeter::configurations();
+    let files = files.into_iter().filter(|_| options.load == Tool::Jmeter);
+    files
+        .map(|(n, text)| (n.to_owned(), text.to_owned()))
+        .collect()
 }
 
 fn name(round: &Round) -> String {
@@ -101,42 +154,25 @@ fn rounds(
             Some(share) => format!("{}-{}m", mesh.name, share * 1000.0),
             None => mesh.name.clone(),
         };
-        let apps = apps(options, nodes, mesh.label.is_some(), share);
-        let place = ReadyNamespace::make(kubectl, &cell, &mesh, apps, &[])?;
-        rounds.push(Round {
+        let way = WayIn::find(options, &mesh, &cell)?;
+        let apps = pods::apps(options, nodes, mesh.label.is_some(), share, &way);
+        let objects = [way.objects(&cell), pods::plan(options)].concat();
+        let place = ReadyNamespace::make(kubectl, &cell, &mesh, apps, &objects)?;
+        let round = Round {
             mesh,
             shares,
+            cell,
+            way,
             place,
-        });
+        };
+        for path in Path::ALL {
+            let (host, port) = round.way.entry(path, &round.cell);
+            let url = format!("http://{host}:{port}{}", path.url_path());
+            round.place.await_answer(&url, super::SEEDED, interrupt)?;
+        }
+        rounds.push(round);
     }
     Ok(rounds)
-}
-
-fn apps(options: &Options, nodes: &Nodes, sidecar: bool, share: Option<f64>) -> Vec<App> {
-    let fortio = &options.cluster.fortio_image;
-    let limited = LIMITED
-        .iter()
-        .enumerate()
-        .map(|(number, (name, port))| App {
-            name,
-            image: options.cluster.bookinfo_image.clone(),
-            args: vec![
-                (*name).to_owned(),
-                "--bind".to_owned(),
-                "0.0.0.0".to_owned(),
-            ],
-            env: vec![("RATINGS_URL".to_owned(), "http://ratings:8101".to_owned())],
-            port: Some((*port, "http")),
-            sidecar,
-            share,
-            node: nodes.of_application(number),
-        });
-    let mut apps: Vec<_> = limited.collect();
-    apps.push(App::client(fortio, sidecar).on(nodes.of_load()));
-    if sidecar {
-        apps.push(App::stranger(fortio).on(nodes.of_load()));
-    }
-    apps
 }
 
 /// Both paths, another one first each time.
@@ -163,19 +199,10 @@ fn measure(
 }
 
 fn of_path(options: &Options, round: &Round, path: Path, interrupt: &Interrupt) -> Result<Sample> {
-    let (host, port) = match path {
-        Path::GatewayRatings => LIMITED[0],
-        Path::Ratings => LIMITED[1],
+    let caller = |name: &'static str| match name {
+        "ingress" => round.way.caller(),
+        other => other,
     };
-    let asked = |seconds| Asked {
-        protocol: Protocol::Http,
-        target: format!("{host}:{port}{}", path.url_path()),
-        rate: Rate::Max,
-        connections: options.connections,
-        time: Duration::from_secs(seconds),
-    };
-    // The client takes the ingress's place as a caller.
-    let caller = |name| if name == "ingress" { "client" } else { name };
     let hops = path.hops().iter().map(|(from, to)| (caller(from), *to));
     let mut proofs = Vec::new();
     if round.mesh.label.is_some() {
@@ -184,57 +211,50 @@ fn of_path(options: &Options, round: &Round, path: Path, interrupt: &Interrupt) 
                 "gateway" => Path::GatewayRatings,
                 _ => Path::Ratings,
             };
-            proofs.push(round.place.proof(from, to, COUNTER, asked.url_path())?);
+            let proof = round.place.proof(from, to, COUNTER, asked.url_path())?;
+            proofs.push((from, proof));
         }
     }
-    let warm = match options.warmup() {
-        0 => None,
-        seconds => round.place.load(&asked(seconds), interrupt)?.ok(),
-    };
-    let loaded = match round.place.load(&asked(options.seconds()), interrupt)? {
+    let (host, port) = round.way.entry(path, &round.cell);
+    let loaded = match pod_load::run(options, &round.place, (&host, port), path, interrupt)? {
         Ok(loaded) => loaded,
         Err(why) => return Ok(Sample::invalid(why)),
     };
-    let mut sample = Sample::default();
-    loaded.report.tell(&mut sample);
+    let mut sample = sample::from_client(&loaded.measured);
     if proofs.is_empty() {
         sample.evidence = vec!["no mutual TLS: there are no sidecars".to_owned()];
         return Ok(sample);
     }
-    let used = sidecars(&mut sample, &loaded, path);
+    let used = sidecars(&mut sample, &loaded.usage, path);
     if !used {
         sample.remarks.push(format!(
             "no CPU and memory of a sidecar: its kubelet looked less than twice in {} s; load for longer (--seconds)",
             options.seconds()
         ));
     }
-    let answered = loaded.report.answered() + warm.map_or(0, |warm| warm.report.answered());
-    for proof in &proofs {
+    let answered = loaded.measured.answered + loaded.measured.answered_besides;
+    for (from, proof) in &proofs {
         match round.place.prove(proof, answered) {
             Ok(evidence) => sample.evidence.extend(evidence),
             Err(why) => sample.invalid = Some(why),
         }
-    }
-    if loaded.report.errors() > 0 {
-        let codes = loaded.report.codes();
-        sample
-            .remarks
-            .push(format!("Fortio's return codes: {codes}"));
+        sample.evidence.extend(round.way.evidence(from));
     }
     Ok(sample)
 }
 
 /// CPU and memory of the sidecars on a path; whether they are known.
-fn sidecars(sample: &mut Sample, loaded: &Loaded, path: Path) -> bool {
+fn sidecars(sample: &mut Sample, usage: &SidecarUsage, path: Path) -> bool {
+    let rate = sample.figure(figure::RPS).unwrap_or_default();
     let (mut cores, mut peak) = (0.0, 0.0_f64);
     for (place, (_, app)) in path.hops().iter().enumerate() {
-        let Some(used) = loaded.used(app) else {
+        let Some(used) = usage.used(app) else {
             return false;
         };
         let mut set = |name: String, value: f64| {
             sample.figures.insert(name, value);
         };
-        let each = used.cores * 1e6 / loaded.report.actual_qps.max(f64::MIN_POSITIVE);
+        let each = used.cores * 1e6 / rate.max(f64::MIN_POSITIVE);
         set(format!("{app}_cpu_us_per_request"), each);
         set(format!("{app}_cpu_cores"), used.cores);
         set(format!("{app}_rss_peak_mib"), used.peak_mib);
@@ -247,6 +267,6 @@ fn sidecars(sample: &mut Sample, loaded: &Loaded, path: Path) -> bool {
         peak = peak.max(used.peak_mib);
         sample.series.push(used.series);
     }
-    loaded.sidecars(sample, cores, peak);
+    SidecarUsage::sidecars(sample, cores, peak);
     sample.figure(figure::SIDECAR_CORES).is_some()
 }

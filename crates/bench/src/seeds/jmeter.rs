@@ -16,7 +16,9 @@ use std::time::Duration;
 const PLAN: &str = include_str!("../../../../bench/jmeter/seeds.jmx");
 const PROPERTIES: &str = include_str!("../../../../bench/jmeter/seeds.properties");
 /// Time for the start, and for the answers outstanding at the end.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+/// The file of its results.
+pub(super) const RESULTS: &str = "seeds.jtl";
 /// Longest latency, in microseconds; the plan's timeouts are shorter.
 const LONGEST: u64 = 60_000_000;
 
@@ -36,30 +38,21 @@ pub(super) fn run(
     for (name, text) in configurations() {
         fs::write(file(name), text).or_fail(|| format!("cannot write {name}"))?;
     }
-    let results = file("seeds.jtl");
+    let results = file(RESULTS);
     let _ = fs::remove_file(&results);
-    let own = order.directory.display();
+    let words = words(&Words {
+        archive,
+        plan: order.directory,
+        own: order.directory,
+        host: "127.0.0.1",
+        port: order.port,
+        path: order.path,
+        connections: order.connections,
+        warmup: order.warmup,
+        seconds: order.seconds,
+    });
     let mut command = Command::new("java");
-    command
-        // JMeter's own script sets the same, except for where Java keeps its files.
-        .args(["-Xmx1g", "-XX:-UsePerfData"])
-        .arg(format!("-Djava.util.prefs.userRoot={own}"))
-        .arg(format!("-Djava.io.tmpdir={own}"))
-        .arg("-jar")
-        .arg(archive)
-        .arg("--nongui")
-        .args([Path::new("--testfile"), &file("seeds.jmx")])
-        .args([Path::new("--addprop"), &file("seeds.properties")])
-        .args([Path::new("--logfile"), &results])
-        .args([Path::new("--jmeterlogfile"), &file("jmeter.log")])
-        .arg("-Jhost=127.0.0.1")
-        .arg(format!("-Jport={}", order.port))
-        .arg(format!("-Jpath={}", order.path))
-        .arg(format!("-Jexpect={}", super::SEEDED))
-        .arg(format!("-Jthreads={}", order.connections))
-        .arg(format!("-Jwarmup={}", order.warmup))
-        .arg(format!("-Jduration={}", order.seconds))
-        .current_dir(order.directory);
+    command.args(words).current_dir(order.directory);
     let mut process = Process::start("JMeter", command, &[], &file("jmeter.out"))?;
     let watch = watch(process.id());
     let load = Duration::from_secs(order.warmup + order.seconds);
@@ -75,6 +68,57 @@ pub(super) fn run(
     let measured = parse(read, order.warmup, order.seconds)?;
     let _ = fs::remove_file(&results);
     Ok((measured, record))
+}
+
+/// Settings of a run of JMeter.
+pub(super) struct Words<'a> {
+    /// Its archive, in the distribution's directories.
+    pub(super) archive: &'a Path,
+    /// The directory of the plan and its settings.
+    pub(super) plan: &'a Path,
+    /// The directory that it may write to. Its results come to [`RESULTS`] there.
+    pub(super) own: &'a Path,
+    /// The address that it calls.
+    pub(super) host: &'a str,
+    pub(super) port: u16,
+    pub(super) path: &'a str,
+    pub(super) connections: u32,
+    pub(super) warmup: u64,
+    pub(super) seconds: u64,
+}
+
+/// Arguments of `java`.
+pub(super) fn words(told: &Words<'_>) -> Vec<String> {
+    let own = |name: &str| told.own.join(name).display().to_string();
+    let plan = |name: &str| told.plan.join(name).display().to_string();
+    let directory = told.own.display();
+    vec![
+        // JMeter's own script sets the same, except for where Java keeps its files.
+        "-Xmx1g".to_owned(),
+        "-XX:-UsePerfData".to_owned(),
+        format!("-Djava.util.prefs.userRoot={directory}"),
+        format!("-Djava.io.tmpdir={directory}"),
+        "-jar".to_owned(),
+        told.archive.display().to_string(),
+        "--nongui".to_owned(),
+        // It would add to the results of an earlier run.
+        "--forceDeleteResultFile".to_owned(),
+        "--testfile".to_owned(),
+        plan("seeds.jmx"),
+        "--addprop".to_owned(),
+        plan("seeds.properties"),
+        "--logfile".to_owned(),
+        own(RESULTS),
+        "--jmeterlogfile".to_owned(),
+        own("jmeter.log"),
+        format!("-Jhost={}", told.host),
+        format!("-Jport={}", told.port),
+        format!("-Jpath={}", told.path),
+        format!("-Jexpect={}", super::SEEDED),
+        format!("-Jthreads={}", told.connections),
+        format!("-Jwarmup={}", told.warmup),
+        format!("-Jduration={}", told.seconds),
+    ]
 }
 
 /// Where the columns are.
@@ -98,7 +142,7 @@ impl Columns {
 }
 
 /// Reads results: a line for each sample, its start and duration in milliseconds.
-fn parse(results: impl BufRead, warmup: u64, seconds: u64) -> Result<Measured> {
+pub(super) fn parse(results: impl BufRead, warmup: u64, seconds: u64) -> Result<Measured> {
     let what = || "cannot read JMeter's results".to_owned();
     let mut lines = results.lines();
     let head = lines.next().transpose().or_fail(what)?.unwrap_or_default();
@@ -173,12 +217,12 @@ mod tests {
 
     /// JMeter 5.6.3 with the plan and settings of bench/jmeter, 4 threads, 2 s, of a server that
     /// answers some requests with 503 and drops some connections.
-    const RESULTS: &[u8] = include_bytes!("testdata/jmeter.jtl");
+    const WRITTEN: &[u8] = include_bytes!("testdata/jmeter.jtl");
 
     #[test]
     fn reads_what_jmeter_wrote() {
-        let measured = parse(RESULTS, 0, 60).unwrap();
-        let lines = RESULTS.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+        let measured = parse(WRITTEN, 0, 60).unwrap();
+        let lines = WRITTEN.split(|b| *b == b'\n').filter(|l| !l.is_empty());
         let samples = lines.count() as u64 - 1;
         let lost: u64 = measured.lost.values().sum();
         assert_eq!(measured.answered + lost, samples, "{measured:?}");

@@ -6,7 +6,7 @@
 //!
 //! Files in the order of a measurement: `tools` (programs), `app` (manifests), `mesh` (up, down),
 //! `load` with `oha` and `jmeter`, `watch` (CPU and memory), `limit` (quotas), `proof`, `envoy` (its
-//! own proof), `sample`; or `cluster`, the same between pods.
+//! own proof), `sample`; or `cluster`, the same between pods, with `pods` (applications), `way_in` (the Ingress) and `pod_load`.
 
 mod app;
 mod cluster;
@@ -17,11 +17,14 @@ mod load;
 mod mesh;
 mod oha;
 mod plane;
+mod pod_load;
+mod pods;
 mod proof;
 mod round;
 mod sample;
 mod tools;
 mod watch;
+mod way_in;
 
 use crate::args::Common;
 use crate::failure::{Failure, Result};
@@ -32,6 +35,7 @@ use crate::results::Scenario;
 use crate::run::{self, Cell};
 use clap::{Args, ValueEnum};
 use round::{Lab, Round};
+pub use way_in::{IngressOptions, MeshIngress};
 
 /// `tulle bench seeds`
 #[derive(Debug, Clone, Args, serde::Serialize)]
@@ -43,7 +47,7 @@ pub struct Options {
     /// Implementation of bookinfo: the small services, or Spring Boot and Spring Cloud Gateway
     #[arg(long, value_enum, default_value = "native")]
     pub app: App,
-    /// Program that sends the requests
+    /// Program that sends the requests. In a cluster Fortio takes the place of oha
     #[arg(long, value_enum, default_value = "oha")]
     pub load: Tool,
     /// Shares of a core to limit sidecars to [default: 0.5,0.25, or 2,1 from 8 CPUs on]
@@ -52,10 +56,22 @@ pub struct Options {
     /// Connections of clients, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
-    /// Options of a measurement in a cluster, with Fortio's load
+    /// Options of a measurement in a cluster
     #[command(flatten)]
     #[serde(flatten)]
     pub cluster: kubernetes::ClusterOptions,
+    /// The way in
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub ways: IngressOptions,
+    /// Image of Java with the Spring applications, JMeter and Fortio, for a cluster with `--app spring` or `--load jmeter`
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        requires = "kubernetes",
+        default_value = concat!("localhost/bench-java:", env!("CARGO_PKG_VERSION"))
+    )]
+    pub java_image: String,
     /// Peers to compare with Tulle; `none` is no sidecar at all
     #[arg(
         long,
@@ -131,6 +147,14 @@ impl Path {
         }
     }
 
+    /// Name and port of the service that clients call.
+    fn entry(self) -> (&'static str, u16) {
+        match self {
+            Self::GatewayRatings => pods::GATEWAY,
+            Self::Ratings => pods::RATINGS,
+        }
+    }
+
     /// Returns the path's hops as pairs of caller and called.
     fn hops(self) -> &'static [(&'static str, &'static str)] {
         match self {
@@ -186,9 +210,9 @@ impl Options {
     }
 
     fn generator(&self) -> String {
-        match self.cluster.kubernetes {
-            true => "fortio".to_owned(),
-            false => name(self.load),
+        match (self.cluster.kubernetes, self.load) {
+            (true, Tool::Oha) => "fortio".to_owned(),
+            _ => name(self.load),
         }
     }
 
@@ -199,7 +223,13 @@ impl Options {
 
     fn scenario(&self, path: Path, share: f64) -> Scenario {
         let way: Vec<&str> = path.hops().iter().map(|hop| hop.1).collect();
+        let way_in = match (self.cluster.kubernetes, self.ways.ingress) {
+            (true, false) => "the Services, by the client's sidecar",
+            (true, true) => "a Kubernetes Ingress",
+            (false, _) => "Tulle's ingress",
+        };
         let labels = [
+            ("way_in", way_in.to_owned()),
             ("app", name(self.app)),
             ("load", self.generator()),
             ("path", path.name().to_owned()),
@@ -299,6 +329,13 @@ fn cell<'a>(lab: &'a Lab, round: Round, interrupt: &'a Interrupt) -> Cell<'a> {
     }
 }
 
+fn too_short_a_warmup(options: &Options) -> String {
+    format!(
+        "{} s are too short a warm-up for Java: the applications were still compiling themselves, and their latencies say little. Runs of the published length warm up for 120 s.",
+        options.warmup()
+    )
+}
+
 fn notes(options: &Options) -> Vec<String> {
     let mut notes = vec![
         "The mesh is as published: permissive mode and mutual TLS on, all else default, access logs off. The clients speak plaintext to the ingress.".to_owned(),
@@ -313,10 +350,7 @@ fn notes(options: &Options) -> Vec<String> {
         "Each sample that counts has lost no request, its sidecars had their quota, and every answered request is known to the sidecars as mutual TLS between the identities of its hops.".to_owned(),
     ];
     if options.app == App::Spring && options.warmup() < 60 {
-        notes.push(format!(
-            "{} s are too short a warm-up for Java: the applications were still compiling themselves, and their latencies say little. Runs of the published length warm up for 120 s.",
-            options.warmup()
-        ));
+        notes.push(too_short_a_warmup(options));
     }
     notes.push(match options.load {
         Tool::Oha => "oha does not look at bodies; their lengths, added up, must be those of the right answer. It opens its connections anew after the warm-up: opening them is in the measurement. It waits for the answers that are outstanding at the end.",

@@ -32,26 +32,12 @@ pub(super) fn from_measured(
     path: Path,
     plane: Plane,
 ) -> Sample {
-    let mut sample = Sample {
-        histogram: measured.histogram.clone(),
-        ..Sample::default()
-    };
+    let mut sample = from_client(measured);
     let (begin, end) = (measured.begin, measured.end);
-    let time = (end - begin).max(f64::MIN_POSITIVE);
-    #[allow(clippy::cast_precision_loss)] // requests of minutes
-    let (answered, lost) = (
-        measured.answered as f64,
-        measured.lost.values().sum::<u64>() as f64,
-    );
+    let answered = sample.figure(figure::REQUESTS).unwrap_or_default();
     let mut set = |name: &str, value: f64| {
         sample.figures.insert(name.to_owned(), value);
     };
-    set(figure::RPS, answered / time);
-    set(figure::REQUESTS, answered);
-    set(figure::ERRORS, lost);
-    for (name, value) in &measured.latencies {
-        set(name, *value);
-    }
     let used = |target: &str| record.used(target, begin, end);
     let per_request = |cpu: f64| cpu * 1e6 / answered.max(1.0);
 
@@ -106,11 +92,36 @@ pub(super) fn from_measured(
     }
     series.push(ingress.series);
     sample.series = series;
-    sample.remarks = remarks(measured, idle, load.average);
+    sample.remarks.extend(saturation(idle, load.average));
     sample
 }
 
-fn remarks(measured: &Measured, idle: f64, load: f64) -> Vec<String> {
+/// Returns the sample of what the client saw alone.
+pub(super) fn from_client(measured: &Measured) -> Sample {
+    let mut sample = Sample {
+        histogram: measured.histogram.clone(),
+        remarks: losses(measured),
+        ..Sample::default()
+    };
+    let time = (measured.end - measured.begin).max(f64::MIN_POSITIVE);
+    #[allow(clippy::cast_precision_loss)] // requests of minutes
+    let (answered, lost) = (
+        measured.answered as f64,
+        measured.lost.values().sum::<u64>() as f64,
+    );
+    let mut set = |name: &str, value: f64| {
+        sample.figures.insert(name.to_owned(), value);
+    };
+    set(figure::RPS, answered / time);
+    set(figure::REQUESTS, answered);
+    set(figure::ERRORS, lost);
+    for (name, value) in &measured.latencies {
+        set(name, *value);
+    }
+    sample
+}
+
+fn losses(measured: &Measured) -> Vec<String> {
     let mut remarks = Vec::new();
     let words = |lost: &std::collections::BTreeMap<String, u64>| {
         let words = lost.iter().map(|(why, count)| format!("{count} {why}"));
@@ -123,19 +134,23 @@ fn remarks(measured: &Measured, idle: f64, load: f64) -> Vec<String> {
         let lost = words(&measured.lost_besides);
         remarks.push(format!("lost outside the measurement: {lost}"));
     }
+    remarks
+}
+
+fn saturation(idle: f64, load: f64) -> Option<String> {
     #[allow(clippy::cast_precision_loss)] // CPUs
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     if load > BUSY_LOAD * cpus {
-        remarks.push(format!(
+        return Some(format!(
             "load generator saturated: it used {load:.1} of {cpus} CPUs"
         ));
-    } else if idle < IDLE {
-        remarks.push(format!(
+    }
+    (idle < IDLE).then(|| {
+        format!(
             "machine saturated: {:.0}% idle, load generator {load:.1} CPUs",
             idle * 100.0
-        ));
-    }
-    remarks
+        )
+    })
 }
 
 #[cfg(test)]
@@ -168,14 +183,10 @@ mod tests {
 
     #[test]
     fn saturation_is_said() {
-        let quiet = remarks(&Measured::default(), 0.5, 0.1);
-        assert!(quiet.is_empty(), "{quiet:?}");
-        let busy = remarks(&Measured::default(), 0.01, 0.1);
-        assert!(
-            busy[0].starts_with("machine saturated: 1% idle"),
-            "{busy:?}"
-        );
-        let load = remarks(&Measured::default(), 0.01, 1e6);
-        assert!(load[0].starts_with("load generator saturated"), "{load:?}");
+        assert_eq!(saturation(0.5, 0.1), None);
+        let busy = saturation(0.01, 0.1).unwrap();
+        assert!(busy.starts_with("machine saturated: 1% idle"), "{busy}");
+        let load = saturation(0.01, 1e6).unwrap();
+        assert!(load.starts_with("load generator saturated"), "{load}");
     }
 }

@@ -6,6 +6,10 @@ use crate::tools::{roots, run, version};
 use std::path::PathBuf;
 use std::process::Command;
 
+pub(super) const JMETER_VERSION: &str = "Apache JMeter 5.6.3";
+pub(super) const SPRING_VERSION: &str =
+    "Spring Boot 3.5, Spring Cloud Gateway 4.3 (demo/bookinfo-spring/pom.xml)";
+
 /// The directory that a checkout of Tulle is in: found from here or from this program.
 fn checkout() -> Result<PathBuf> {
     let mut found = roots().filter(|root| root.join("demo/bookinfo-spring/pom.xml").is_file());
@@ -58,11 +62,10 @@ pub(super) fn versions(load: Tool, app: App) -> Result<Vec<(String, String)>> {
             let oha = version(Command::new(crate::tools::oha()?).arg("--version"))?;
             versions.push(("oha".into(), oha));
         }
-        Tool::Jmeter => versions.push(("jmeter".into(), "Apache JMeter 5.6.3".into())),
+        Tool::Jmeter => versions.push(("jmeter".into(), JMETER_VERSION.into())),
     }
     if app == App::Spring {
-        let spring = "Spring Boot 3.5, Spring Cloud Gateway 4.3 (demo/bookinfo-spring/pom.xml)";
-        versions.push(("spring".into(), spring.into()));
+        versions.push(("spring".into(), SPRING_VERSION.into()));
     }
     if load == Tool::Jmeter || app == App::Spring {
         let java = version(Command::new("java").arg("-version"))?;

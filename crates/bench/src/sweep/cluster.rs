@@ -6,7 +6,9 @@ use super::{Mode, Options};
 use crate::failure::{Failure, FailureKind, Result};
 use crate::fortio::PAYLOAD;
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace};
+use crate::kubernetes::{
+    self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace, SidecarUsage,
+};
 use crate::report::{Recorder, Study};
 use crate::results::Sample;
 use crate::run::{self, Cell};
@@ -54,6 +56,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         }
     }
     let mut notes = kubernetes::notes();
+    notes.push(kubernetes::FORTIO_NOTE.to_owned());
     notes.push(nodes.note());
     notes.push(format!(
         "{PAYLOAD} bytes each; {:?} of load after {:?} of warm-up. baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.",
@@ -232,7 +235,7 @@ impl Bench<'_> {
         ];
         let (mut cores, mut peak) = (0.0, 0.0_f64);
         for (role, _) in sidecars.into_iter().filter(|(_, has)| *has) {
-            let Some(used) = loaded.used(role) else {
+            let Some(used) = loaded.usage.used(role) else {
                 sample.remarks.push(format!(
                     "no CPU and memory of the {role}'s sidecar: its kubelet looked less than twice in {:?}; load for longer (--seconds)",
                     self.load.time
@@ -249,7 +252,7 @@ impl Bench<'_> {
             sample.series.push(used.series);
         }
         if scene.mode != Mode::Baseline {
-            loaded.sidecars(sample, cores, peak);
+            SidecarUsage::sidecars(sample, cores, peak);
         }
     }
 
