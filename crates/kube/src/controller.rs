@@ -9,17 +9,16 @@ use crate::scrape::Unscraped;
 use crate::status::StatusUpdates;
 use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
-use k8s_openapi::ByteString;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::PostParams;
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::fmt::Debug;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -212,23 +211,21 @@ pub async fn start(
     helpers.push(tokio::spawn(keeper.follow(feed.clone())));
     let publishing = trust::publish(client.clone(), feed.bundles());
     helpers.push(tokio::spawn(publishing));
-    let injector =
-        keep_bundle::<MutatingWebhookConfiguration>(client.clone(), names::WEBHOOK, feed.bundles());
-    helpers.push(tokio::spawn(injector));
-    let validator = keep_bundle::<ValidatingWebhookConfiguration>(
-        client.clone(),
-        names::VALIDATOR,
-        feed.bundles(),
-    );
-    helpers.push(tokio::spawn(validator));
+    let told = |kind: ApiResource, name: &'static str| {
+        let told = keep_bundle(client.clone(), kind, name, feed.bundles());
+        tokio::spawn(told)
+    };
+    let injector = ApiResource::erase::<MutatingWebhookConfiguration>(&());
+    helpers.push(told(injector, names::WEBHOOK));
+    let validator = ApiResource::erase::<ValidatingWebhookConfiguration>(&());
+    helpers.push(told(validator, names::VALIDATOR));
     if options.smi_metrics {
         let listener = bind(names::METRICS_API_PORT).await?;
         let names = vec![service];
         let serving = smi::serve(client.clone(), feed.clone(), listener, names);
         helpers.push(tokio::spawn(serving));
-        let api_service = smi::API_SERVICE;
-        let told = keep_bundle::<APIService>(client.clone(), api_service, feed.bundles());
-        helpers.push(tokio::spawn(told));
+        let api_service = ApiResource::erase::<APIService>(&());
+        helpers.push(told(api_service, smi::API_SERVICE));
     }
     let wishes = StatusUpdates::default();
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
@@ -293,35 +290,27 @@ async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
     missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }
 
-/// An object that tells the API server which server to ask, and the root of that server's certificate.
-trait Named: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>>;
-}
-
-impl Named for MutatingWebhookConfiguration {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
-        let hooks = self.webhooks.iter_mut().flatten();
-        hooks.map(|h| &mut h.client_config.ca_bundle).collect()
-    }
-}
-
-impl Named for ValidatingWebhookConfiguration {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
-        let hooks = self.webhooks.iter_mut().flatten();
-        hooks.map(|h| &mut h.client_config.ca_bundle).collect()
-    }
-}
-
-impl Named for APIService {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
-        let specs = self.spec.iter_mut();
-        specs.map(|s| &mut s.ca_bundle).collect()
-    }
+/// The places of an object that tell the API server which certificate a server of ours has, as base64: those of a
+/// webhook's configuration, or of an APIService.
+fn bundles(object: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let fields = object.as_object_mut().into_iter().flatten();
+    let servers = fields.flat_map(|(field, value)| match (field.as_str(), value) {
+        ("webhooks", Value::Array(hooks)) => {
+            let hooks = hooks.iter_mut();
+            hooks
+                .filter_map(|hook| hook.get_mut("clientConfig"))
+                .collect()
+        }
+        ("spec", spec) => vec![spec],
+        _ => Vec::new(),
+    });
+    let servers = servers.filter_map(Value::as_object_mut);
+    servers.map(|server| server.entry("caBundle").or_insert(Value::Null))
 }
 
 /// Keeps the root in the API server's objects, which it checks the controller's certificates against.
-async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles) {
-    let api: Api<N> = Api::all(client);
+async fn keep_bundle(client: Client, kind: ApiResource, name: &str, mut bundles: Bundles) {
+    let api = Api::<DynamicObject>::all_with(client, &kind);
     let mut known_trouble = String::new();
     loop {
         match set_bundle(&api, name, &bundles.pem()).await {
@@ -345,13 +334,13 @@ async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles)
     }
 }
 
-async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Result<()> {
+async fn set_bundle(api: &Api<DynamicObject>, name: &str, root: &str) -> kube::Result<()> {
     let mut found = api.get(name).await?;
-    let bundle = ByteString(root.as_bytes().to_vec());
+    let bundle = Value::from(STANDARD.encode(root));
     let mut changed = false;
-    for known in found.bundles() {
-        changed |= known.as_ref() != Some(&bundle);
-        *known = Some(bundle.clone());
+    for known in bundles(&mut found.data) {
+        changed |= *known != bundle;
+        known.clone_from(&bundle);
     }
     if changed {
         // The object keeps its resourceVersion, so that the change of another writer is not overwritten.
@@ -359,4 +348,31 @@ async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Res
         tracing::info!(object = name, "the root was written for the API server");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_of_a_certificate_is_found_and_nothing_else_changes() {
+        let mut hooks = json!({ "webhooks": [
+            { "name": "a", "clientConfig": { "caBundle": "b2xk", "service": { "name": "s" } }, "new": 1 },
+            { "name": "b", "clientConfig": { "url": "https://a" } },
+        ] });
+        bundles(&mut hooks).for_each(|place| *place = "bmV3".into());
+        let written = json!({ "webhooks": [
+            { "name": "a", "clientConfig": { "caBundle": "bmV3", "service": { "name": "s" } }, "new": 1 },
+            { "name": "b", "clientConfig": { "url": "https://a", "caBundle": "bmV3" } },
+        ] });
+        assert_eq!(hooks, written);
+        let mut service = json!({ "spec": { "group": "g" } });
+        bundles(&mut service).for_each(|place| *place = "bmV3".into());
+        assert_eq!(
+            service,
+            json!({ "spec": { "group": "g", "caBundle": "bmV3" } })
+        );
+        let mut none = json!({ "webhooks": null });
+        assert_eq!(bundles(&mut none).count(), 0);
+    }
 }
