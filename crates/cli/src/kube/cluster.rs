@@ -12,11 +12,10 @@ use kube::api::AttachParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Error};
 use serde_json::Value;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tonic::transport::{Endpoint, Uri};
-use tower::service_fn;
+use tonic::transport::Endpoint;
 use tulle_kube::names::{CONTROLLER, WEBHOOK};
+use tulle_proxy::control::dial::{self, Stream};
 
 /// Longest answer of a pod that is read.
 const LONGEST: usize = 32 << 20;
@@ -292,16 +291,16 @@ impl Cluster {
         };
         let both = tokio::io::join(stdout, stdin);
         // The process ends with its handle, so that belongs to the connection.
-        let once = Arc::new(Mutex::new(Some((TokioIo::new(both), running))));
-        let connect = service_fn(move |_: Uri| {
-            let taken = once.lock().ok().and_then(|mut once| once.take());
+        let mut once = Some((both, running));
+        let connect = dial::connector(move || {
+            let taken = once.take();
             async move {
                 let (stream, running) =
                     taken.ok_or_else(|| std::io::Error::other("the connection has ended"))?;
                 tokio::spawn(async move {
                     let _ = running.join().await;
                 });
-                Ok::<_, std::io::Error>(stream)
+                Ok(Box::new(stream) as Box<dyn Stream>)
             }
         });
         let channel =

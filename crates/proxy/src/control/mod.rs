@@ -1,6 +1,6 @@
 //! Receives configuration from the controller or a file, and turns it into a snapshot for all workers.
 
 pub mod client;
-pub(crate) mod dial;
+pub mod dial;
 pub mod file;
 pub mod publish;
