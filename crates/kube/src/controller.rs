@@ -125,7 +125,8 @@ pub async fn start(
     run_dir: PathBuf,
 ) -> Result<RunningInCluster, String> {
     memory_limit::start();
-    let client = Client::try_default().await;
+    let config = kube::Config::incluster().map_err(|e| e.to_string());
+    let client = config.and_then(|config| Client::try_from(config).map_err(|e| e.to_string()));
     let client = client.map_err(|e| format!("no Kubernetes API server is configured: {e}"))?;
     let settings = &options.sidecars;
     let mesh = options.mesh()?;

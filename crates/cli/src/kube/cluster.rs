@@ -1,6 +1,7 @@
 //! The API server of the cluster that is meant, and what can be reached through it: objects, the
 //! ports of a pod, the controller. Nothing here needs more than `kubectl` does.
 
+use super::kubeconfig;
 use crate::args::cluster::Which;
 use crate::client::{self, Objects};
 use crate::failure::{Failure, OrFail, Result};
@@ -9,7 +10,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::AttachParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Error};
 use serde_json::Value;
 use std::time::Duration;
@@ -41,10 +42,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// The cluster that options, or else the environment, name.
     pub(crate) async fn open(which: &Which) -> Result<Self> {
-        let read = match &which.kubeconfig {
-            Some(file) => Kubeconfig::read_from(file),
-            None => Kubeconfig::read(),
-        };
+        let read = kubeconfig::read(which.kubeconfig.as_deref());
         let known = read.map_err(|e| {
             Failure::new("cannot find a cluster")
                 .because(e)

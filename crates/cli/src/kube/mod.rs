@@ -10,6 +10,7 @@ mod identity;
 mod images;
 mod inject;
 pub(crate) mod install;
+mod kubeconfig;
 mod namespace;
 mod nodes;
 mod outside;
