@@ -6,6 +6,7 @@ use crate::issuer::IssuerSettings;
 use crate::kinds::Missing;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
+use crate::spawn::spawn;
 use crate::status::StatusUpdates;
 use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
@@ -154,9 +155,9 @@ pub async fn start(
             .map_err(|e| format!("webhook.clientCA: {e}"))?,
     };
     let unscraped = webhook.unscraped.clone().follow(client.clone());
-    let mut helpers = vec![tokio::spawn(unscraped)];
+    let mut helpers = vec![spawn(unscraped)];
     let health = bind(names::HEALTH_PORT).await?;
-    helpers.push(tokio::spawn(webhook.clone().serve_health(health)));
+    helpers.push(spawn(webhook.clone().serve_health(health)));
 
     // In a pod its name.
     let replica = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.to_owned());
@@ -208,13 +209,13 @@ pub async fn start(
     let service = format!("{}.{}.svc", names::CONTROLLER, options.namespace);
     let listener = bind(names::WEBHOOK_PORT).await?;
     let serving = webhook.serve(listener, feed.clone(), vec![service.clone()]);
-    helpers.push(tokio::spawn(serving));
-    helpers.push(tokio::spawn(keeper.follow(feed.clone())));
+    helpers.push(spawn(serving));
+    helpers.push(spawn(keeper.follow(feed.clone())));
     let publishing = trust::publish(client.clone(), feed.bundles());
-    helpers.push(tokio::spawn(publishing));
+    helpers.push(spawn(publishing));
     let told = |kind: ApiResource, name: &'static str| {
         let told = keep_bundle(client.clone(), kind, name, feed.bundles());
-        tokio::spawn(told)
+        spawn(told)
     };
     let injector = ApiResource::erase::<MutatingWebhookConfiguration>(&());
     helpers.push(told(injector, names::WEBHOOK));
@@ -224,17 +225,17 @@ pub async fn start(
         let listener = bind(names::METRICS_API_PORT).await?;
         let names = vec![service];
         let serving = smi::serve(client.clone(), feed.clone(), listener, names);
-        helpers.push(tokio::spawn(serving));
+        helpers.push(spawn(serving));
         let api_service = ApiResource::erase::<APIService>(&());
         helpers.push(told(api_service, smi::API_SERVICE));
     }
     let wishes = StatusUpdates::default();
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
-    helpers.push(tokio::spawn(writing));
+    helpers.push(spawn(writing));
     if settings.init_image.is_none() {
-        helpers.push(tokio::spawn(repair::run(client.clone(), leads.clone())));
+        helpers.push(spawn(repair::run(client.clone(), leads.clone())));
     }
-    helpers.push(tokio::spawn(await_keys(feed.clone(), missing.clone())));
+    helpers.push(spawn(await_keys(feed.clone(), missing.clone())));
     let (of_source, views) = watch::channel(None);
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
@@ -245,7 +246,7 @@ pub async fn start(
         wishes: wishes.clone(),
         missing: missing.clone(),
     });
-    helpers.push(tokio::spawn(gateways));
+    helpers.push(spawn(gateways));
     let following = source::follow(
         client,
         feed,
@@ -258,7 +259,7 @@ pub async fn start(
             mesh: of_mesh,
         },
     );
-    helpers.push(tokio::spawn(following));
+    helpers.push(spawn(following));
     Ok(RunningInCluster {
         controller,
         helpers,

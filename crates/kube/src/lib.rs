@@ -36,6 +36,7 @@ pub mod root;
 pub mod scrape;
 pub mod smi;
 pub mod source;
+mod spawn;
 pub mod status;
 pub mod trust;
 pub mod validate;

@@ -14,7 +14,7 @@ pub(crate) struct Pod {
     pub(crate) status: Option<PodStatus>,
 }
 
-/// What the pod is to run.
+/// The containers and where they run.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodSpec {
@@ -39,7 +39,7 @@ pub(crate) struct ContainerPort {
     pub(crate) protocol: Option<String>,
 }
 
-/// What has become of the pod.
+/// The state of the pod.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodStatus {

@@ -3,6 +3,7 @@
 //! The library can, too, but with a reader of YAML of its own, which is half a megabyte of the program.
 
 use kube::config::{Kubeconfig, KubeconfigError};
+use serde::Deserialize;
 use serde_json::Value;
 use std::env;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
@@ -37,7 +38,7 @@ fn read_file(file: &Path) -> Result<Kubeconfig, String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| invalid(&e))?;
     let documents = documents.into_iter().filter(|document| !document.is_null());
     merge(documents.map(|document| {
-        let mut read = serde_json::from_value(document).map_err(|e| invalid(&e))?;
+        let mut read = Kubeconfig::deserialize(&document).map_err(|e| invalid(&e))?;
         if let Some(directory) = file.parent() {
             resolve(&mut read, directory);
         }

@@ -6,6 +6,7 @@ use super::objects::{APP, GATEWAY_NAME};
 use super::view::{Own, Text, TextState};
 use crate::gateway_fields::{Key, TextKey};
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use crate::watch::{Step, Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::ByteString;
@@ -15,6 +16,7 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watch_object, watcher};
 use kube::{Api, Client, ResourceExt};
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -85,7 +87,7 @@ pub(super) fn services(
     let resource = ApiResource::erase::<Service>(&());
     let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
     let events = restarting_watch(name, move || watcher(api.clone(), of_gateways()));
-    tokio::spawn(pass_on(name, events, Services, said.clone()));
+    spawn(pass_on(name, events, Services, said.clone()));
     BTreeSet::from([name])
 }
 
@@ -97,7 +99,7 @@ pub(super) fn deployments(
     said: mpsc::Sender<WatchEvent<Own>>,
 ) -> JoinHandle<()> {
     let (client, namespace) = (client.clone(), namespace.to_owned());
-    tokio::spawn(in_namespace(client, namespace, said))
+    spawn(in_namespace(client, namespace, said))
 }
 
 async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<WatchEvent<Own>>) {
@@ -179,7 +181,7 @@ pub(super) fn text(
     wanted: TextKey,
     said: mpsc::Sender<WatchEvent<Own>>,
 ) -> JoinHandle<()> {
-    tokio::spawn(one(client.clone(), wanted, said))
+    spawn(one(client.clone(), wanted, said))
 }
 
 async fn one(client: Client, wanted: TextKey, said: mpsc::Sender<WatchEvent<Own>>) {
@@ -228,7 +230,7 @@ async fn one(client: Client, wanted: TextKey, said: mpsc::Sender<WatchEvent<Own>
 /// Reads the texts of a Secret. A value that is not text is left out: it can be no certificate.
 fn of_secret(mut secret: DynamicObject) -> Text {
     let data = secret.data["data"].take();
-    let data: BTreeMap<String, ByteString> = serde_json::from_value(data).unwrap_or_default();
+    let data = BTreeMap::<String, ByteString>::deserialize(&data).unwrap_or_default();
     let texts = data.into_iter();
     let texts = texts.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));
     texts.collect()
@@ -236,7 +238,7 @@ fn of_secret(mut secret: DynamicObject) -> Text {
 
 /// Reads the texts of a ConfigMap.
 fn of_config_map(mut map: DynamicObject) -> Text {
-    serde_json::from_value(map.data["data"].take()).unwrap_or_default()
+    Text::deserialize(&map.data["data"].take()).unwrap_or_default()
 }
 
 #[cfg(test)]

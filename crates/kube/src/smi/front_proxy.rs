@@ -3,6 +3,7 @@
 
 use crate::https;
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ApiResource, DynamicObject};
@@ -14,6 +15,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::WebPkiClientVerifier;
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -47,7 +49,7 @@ impl FrontProxy {
         let (sender, present) = watch::channel(None);
         Self {
             present,
-            following: tokio::spawn(follow(client, feed, names, sender)),
+            following: spawn(follow(client, feed, names, sender)),
         }
     }
 
@@ -118,7 +120,7 @@ fn accepting(
     own_names: Vec<String>,
 ) -> Result<Present, String> {
     let data = map.data["data"].take();
-    let (authorities, names) = read(&serde_json::from_value(data).unwrap_or_default())?;
+    let (authorities, names) = read(&Deserialize::deserialize(&data).unwrap_or_default())?;
     let mut roots = RootCertStore::empty();
     for authority in authorities {
         roots

@@ -5,6 +5,7 @@ use super::Known;
 use crate::kinds::{KINDS, Kind};
 use crate::metadata::{Metadata, all_metadata};
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use crate::watch::{Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -47,7 +48,7 @@ pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<WatchEvent<Kn
     for kind in KINDS.iter().filter(|kind| kind.is_built_in()) {
         let _ = watches.said.send(WatchEvent::Expected(id(kind))).await;
         let (client, said) = (watches.client.clone(), watches.said.clone());
-        tokio::spawn(watch_kind(kind, client, said));
+        spawn(watch_kind(kind, client, said));
     }
     let mut listing = BTreeSet::new();
     let mut first = true;
@@ -106,7 +107,7 @@ impl Watches {
         if expected {
             let _ = self.said.send(WatchEvent::Expected(id)).await;
         }
-        let watch = tokio::spawn(watch_kind(kind, self.client.clone(), self.said.clone()));
+        let watch = spawn(watch_kind(kind, self.client.clone(), self.said.clone()));
         self.running.insert(id, (kind, (generation, watch)));
     }
 

@@ -27,6 +27,7 @@ use crate::metadata::{Metadata, all_metadata};
 use crate::metrics::RefusedObjects;
 use crate::pod::Pod;
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use crate::status::StatusUpdates;
 use crate::watch::{Taker, WatchEvent, pass_on};
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
@@ -96,9 +97,9 @@ macro_rules! taken {
                 let api: Api<$object> = $api(client.clone());
                 let events = restarting_watch($name, move || watcher(api.clone(), watcher::Config::default()));
                 let taker = std::marker::PhantomData::<$kind>;
-                tokio::spawn(pass_on($name, events, taker, said.clone()));
+                spawn(pass_on($name, events, taker, said.clone()));
             )+
-            tokio::spawn(kind_watches::watch_kinds(client.clone(), said.clone()));
+            spawn(kind_watches::watch_kinds(client.clone(), said.clone()));
         }
     };
 }
