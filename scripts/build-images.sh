@@ -103,7 +103,7 @@ built() {
             exit 1
         fi
     done
-    fits "$own" "$directory/tulle" 20000000
+    fits "$own" "$directory/tulle" 20500000
     images "$own" "$directory" --libraries
 }
 
@@ -136,7 +136,7 @@ static() { # ARCH
     # The profile is the same, so build scripts, derive macros and libraries with the same features are compiled once,
     # 196 of 399 units: cargo takes another kind of link-time optimisation for another library.
     cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-cli --package bookinfo --package tulle-cni
-    fits "$arch" "${CARGO_TARGET_DIR:-target}/$target/$place/tulle" 20000000
+    fits "$arch" "${CARGO_TARGET_DIR:-target}/$target/$place/tulle" 20500000
     images "$arch" "${CARGO_TARGET_DIR:-target}/$target/$place" "${root[@]}"
 }
 

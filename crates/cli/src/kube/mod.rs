@@ -5,7 +5,7 @@ mod check;
 mod cluster;
 pub(crate) mod controller;
 mod dashboard;
-mod fault_line;
+mod fault_place;
 mod harden;
 mod identity;
 mod images;

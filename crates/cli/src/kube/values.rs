@@ -1,6 +1,6 @@
 //! Reads the values chosen at installation: files, `--set` and dedicated options.
 
-use super::fault_line::Lines;
+use super::fault_place::Places;
 use crate::args::cluster::{Chosen, Images, Profile};
 use crate::args::{Install, IssuerArgs};
 use crate::failure::{Failure, OrFail, Result};
@@ -53,10 +53,10 @@ fn read(file: &Path) -> Result<Value> {
         return Ok(json!({})); // nothing but comments
     }
     check(&value).map_err(|why| {
-        let lines = yaml::<Lines>(&text).ok();
-        let line = lines.and_then(|lines| lines.find(&value, |value| check(value).err()));
-        refused(match line {
-            Some(line) => format!("{why} at line {line}"),
+        let places = yaml::<Places>(&text).ok();
+        let place = places.and_then(|places| places.find(&value, |value| check(value).err()));
+        refused(match place {
+            Some(place) => format!("{why} at {place}"),
             None => why,
         })
     })?;
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(file(good), Ok(json!({ "controller": { "replicas": 2 } })));
         assert_eq!(file("# nothing\n"), Ok(json!({})));
         for (text, telling) in [
-            ("controller:\n  replica: 2\n", "line 2"),
+            ("controller:\n  replica: 2\n", "line 2, column 3"),
             (
                 "mesh:\n  permissiveMode: true\n  mtls: { strict: 1 }\n",
                 "line 3",
