@@ -74,6 +74,20 @@ class Build(unittest.TestCase):
                 self.assertTrue(any("/libc.so" in f for f in held), held.keys())
                 self.assertEqual("usr/sbin/nft" in held, name == "tulle-init")
 
+    def test_a_program_that_has_grown_too_large_is_in_no_image(self):
+        if os.uname().machine != "x86_64":
+            self.skipTest("the budget is for amd64")
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            (place / "release").mkdir()
+            for program in ("tulle", "tulle-proxy", "tulle-cni", "bookinfo"):
+                shutil.copy("/bin/true", place / "release" / program)
+            os.truncate(place / "release/tulle", 40_000_000)
+            done = build(CARGO_TARGET_DIR=directory, IMAGES=str(place / "images"))
+            self.assertEqual(done.returncode, 1, done)
+            self.assertIn("release/tulle has 40000000 bytes", done.stderr)
+            self.assertFalse((place / "images").exists())
+
 
 class Images(unittest.TestCase):
     def test_an_index_names_the_image_of_each_architecture(self):

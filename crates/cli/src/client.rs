@@ -1,13 +1,12 @@
 //! The controller as commands reach it: gRPC over a Unix socket that only its owner can open.
 
 use crate::failure::{Failure, Result};
-use hyper_util::rt::TokioIo;
 use std::path::{Path, PathBuf};
 use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
-use tower::service_fn;
 use tulle_api::v1::objects_client::ObjectsClient;
+use tulle_proxy::control::dial::{self, Stream};
 
 /// Answers with all objects of a large mesh fit.
 const LONGEST_MESSAGE: usize = 64 << 20;
@@ -18,9 +17,9 @@ pub(crate) type Objects = ObjectsClient<Channel>;
 /// A client that connects when it is first used, and again whenever the connection broke.
 pub(crate) fn lazy(socket: &Path) -> Objects {
     let socket: PathBuf = socket.to_owned();
-    let connect = service_fn(move |_: Uri| {
+    let connect = dial::connector(move || {
         let socket = socket.clone();
-        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        async move { Ok(Box::new(UnixStream::connect(socket).await?) as Box<dyn Stream>) }
     });
     // The address is never looked up; HTTP/2 wants one for its `:authority`.
     objects_over(Endpoint::from_static("http://controller").connect_with_connector_lazy(connect))

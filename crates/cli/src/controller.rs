@@ -3,6 +3,7 @@
 
 use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
+use std::pin::Pin;
 use tokio::signal::unix::{SignalKind, signal};
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind, memory_limit};
@@ -29,6 +30,7 @@ pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
         .enable_all()
         .build()
         .or_fail(|| "cannot start the runtime".to_owned())?;
+    let run: Pin<Box<dyn Future<Output = Result<()>>>> = Box::pin(run);
     runtime.block_on(run)
 }
 

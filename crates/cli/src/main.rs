@@ -41,6 +41,7 @@ use args::{Cli, Command, Internal};
 use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
 use paths::{Paths, Surroundings};
+use std::pin::Pin;
 use std::process::ExitCode;
 use supervise::preflight::Host;
 
@@ -100,6 +101,12 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .or_fail(|| "cannot start the runtime".to_owned())
 }
 
+/// Runs a command to its end. Its future is boxed: the runtime has code for each type of future.
+fn run_to_end<'a, T>(command: impl Future<Output = Result<T>> + 'a) -> Result<T> {
+    let command: Pin<Box<dyn Future<Output = Result<T>> + 'a>> = Box::pin(command);
+    runtime()?.block_on(command)
+}
+
 /// The files of the mesh that is meant.
 fn choose(global: &args::Global) -> Result<Paths> {
     let around = Surroundings::of_this_process();
@@ -133,11 +140,9 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             done?;
         }
         Internal::RemoveCni { once_updated } => {
-            runtime()?.block_on(kube::uninstall::remove_cni(once_updated.as_deref()))?;
+            run_to_end(kube::uninstall::remove_cni(once_updated.as_deref()))?;
         }
-        Internal::AfterHelm { namespace } => {
-            runtime()?.block_on(kube::uninstall::after_helm(namespace))?
-        }
+        Internal::AfterHelm { namespace } => run_to_end(kube::uninstall::after_helm(namespace))?,
         Internal::EnvoyAgent { config, envoy } => {
             supervise::keep_memory_private()?;
             tulle_proxy::telemetry::logging::start();
@@ -159,10 +164,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         return Err(bench::become_the_lab(words));
     }
     if let Command::Install(args) = &cli.command {
-        runtime()?.block_on(kube::install::install(&cli.cluster, args))?;
+        run_to_end(kube::install::install(&cli.cluster, args))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let done = runtime()?.block_on(async {
+    let done = run_to_end(async {
         match kube::run(cli).await? {
             None => kube::run_shared(cli).await,
             done => Ok(done),
@@ -180,59 +185,59 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Exec(args) => exec::exec(&paths, &up()?, args)?,
         Command::Logs(args) => logs::logs(&paths, args)?,
         Command::Join(args) => join::join(&paths, args)?,
-        Command::Status(args) => runtime()?.block_on(status::status(&paths, args))?,
+        Command::Status(args) => run_to_end(status::status(&paths, args))?,
         Command::Apply(args) => {
             let manifests = apply::read(&args.files)?;
             if args.dry_run {
                 // A mesh that is up has more objects, and a host to run them; without one the
                 // manifests stand alone.
                 let host = up().map(|state| Host::running(&state)).ok();
-                return runtime()?.block_on(async {
+                return run_to_end(async {
                     let mesh = host.map(|host| (objects(), host));
                     apply::dry_run(mesh, &manifests, args.output).await
                 });
             }
             let host = Host::running(&up()?);
-            runtime()?.block_on(async { apply::apply(objects(), host, &manifests).await })?;
+            run_to_end(async { apply::apply(objects(), host, &manifests).await })?;
         }
         Command::Restart(args) => {
             up()?;
-            runtime()?.block_on(async { restart::restart(&paths, objects(), args).await })?;
+            run_to_end(async { restart::restart(&paths, objects(), args).await })?;
         }
         Command::Secret(args) => {
             let manifests = secret::read(args)?;
             if !secret::print(args, &manifests) {
                 let host = Host::running(&up()?);
-                runtime()?.block_on(async { secret::apply(objects(), host, &manifests).await })?;
+                run_to_end(async { secret::apply(objects(), host, &manifests).await })?;
             }
         }
         Command::Delete(args) => {
             let named = apply::named(args)?;
             up()?;
-            runtime()?.block_on(async { apply::delete(objects(), named).await })?;
+            run_to_end(async { apply::delete(objects(), named).await })?;
         }
         Command::Get(args) => {
             let asked = get::asked(args)?;
             up()?;
-            runtime()?.block_on(async { get::get(objects(), asked, args).await })?;
+            run_to_end(async { get::get(objects(), asked, args).await })?;
         }
         Command::Token(args) => {
             let state = up()?;
-            runtime()?.block_on(async { token::token(objects(), &state, args).await })?;
+            run_to_end(async { token::token(objects(), &state, args).await })?;
         }
         Command::Ca(args) => {
             up()?;
-            runtime()?.block_on(async { ca::ca(async || Ok(objects()), args, ca::HOLD).await })?;
+            run_to_end(async { ca::ca(async || Ok(objects()), args, ca::HOLD).await })?;
         }
         Command::Identity(args) => {
             up()?;
-            runtime()?.block_on(async { identity::identity(objects(), args).await })?;
+            run_to_end(async { identity::identity(objects(), args).await })?;
         }
-        Command::Version(args) => runtime()?.block_on(version::version(&paths, args))?,
-        Command::Check(args) => return runtime()?.block_on(check::check(&paths, args)),
+        Command::Version(args) => run_to_end(version::version(&paths, args))?,
+        Command::Check(args) => return run_to_end(check::check(&paths, args)),
         Command::Why(args) => {
             let state = up()?;
-            return runtime()?.block_on(async {
+            return run_to_end(async {
                 let explanation = why::explain(&mut objects(), args).await?;
                 let told = why::told(&state, args, &explanation).await;
                 why::why(args, explanation, &told)

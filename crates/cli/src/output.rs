@@ -4,6 +4,7 @@ use crate::args::Format;
 use crate::failure::{OrFail, Result};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use tulle_model::to_yaml;
 
 /// Drawing over itself and colours are for a terminal that can do it.
 pub(crate) fn is_terminal() -> bool {
@@ -87,11 +88,13 @@ pub(crate) fn progress(text: &str) {
 pub(crate) fn structured<T: Serialize>(value: &T, format: Format) -> Result<bool> {
     match format {
         Format::Table | Format::Wide => return Ok(false),
+        // One writer of JSON for all types, as of YAML.
         Format::Json => {
-            line(&serde_json::to_string_pretty(value).or_fail(|| "cannot print JSON".to_owned())?)
+            let value = serde_json::to_value(value).or_fail(|| "cannot print JSON".to_owned())?;
+            line(&format!("{value:#}"));
         }
         Format::Yaml => {
-            let text = serde_saphyr::to_string(value).or_fail(|| "cannot print YAML".to_owned())?;
+            let text = to_yaml(value).or_fail(|| "cannot print YAML".to_owned())?;
             line(text.trim_end());
         }
     }

@@ -6,20 +6,20 @@ use crate::issuer::IssuerSettings;
 use crate::kinds::Missing;
 use crate::root::InSecret;
 use crate::scrape::Unscraped;
+use crate::spawn::spawn;
 use crate::status::StatusUpdates;
 use crate::webhook::{self, Bodies, Webhook};
 use crate::{gateway, leader, metrics, names, repair, smi, source, status, trust};
-use k8s_openapi::ByteString;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::PostParams;
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::fmt::Debug;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -126,7 +126,8 @@ pub async fn start(
     run_dir: PathBuf,
 ) -> Result<RunningInCluster, String> {
     memory_limit::start();
-    let client = Client::try_default().await;
+    let config = kube::Config::incluster().map_err(|e| e.to_string());
+    let client = config.and_then(|config| Client::try_from(config).map_err(|e| e.to_string()));
     let client = client.map_err(|e| format!("no Kubernetes API server is configured: {e}"))?;
     let settings = &options.sidecars;
     let mesh = options.mesh()?;
@@ -154,9 +155,9 @@ pub async fn start(
             .map_err(|e| format!("webhook.clientCA: {e}"))?,
     };
     let unscraped = webhook.unscraped.clone().follow(client.clone());
-    let mut helpers = vec![tokio::spawn(unscraped)];
+    let mut helpers = vec![spawn(unscraped)];
     let health = bind(names::HEALTH_PORT).await?;
-    helpers.push(tokio::spawn(webhook.clone().serve_health(health)));
+    helpers.push(spawn(webhook.clone().serve_health(health)));
 
     // In a pod its name.
     let replica = std::env::var("HOSTNAME").unwrap_or_else(|_| names::CONTROLLER.to_owned());
@@ -208,35 +209,33 @@ pub async fn start(
     let service = format!("{}.{}.svc", names::CONTROLLER, options.namespace);
     let listener = bind(names::WEBHOOK_PORT).await?;
     let serving = webhook.serve(listener, feed.clone(), vec![service.clone()]);
-    helpers.push(tokio::spawn(serving));
-    helpers.push(tokio::spawn(keeper.follow(feed.clone())));
+    helpers.push(spawn(serving));
+    helpers.push(spawn(keeper.follow(feed.clone())));
     let publishing = trust::publish(client.clone(), feed.bundles());
-    helpers.push(tokio::spawn(publishing));
-    let injector =
-        keep_bundle::<MutatingWebhookConfiguration>(client.clone(), names::WEBHOOK, feed.bundles());
-    helpers.push(tokio::spawn(injector));
-    let validator = keep_bundle::<ValidatingWebhookConfiguration>(
-        client.clone(),
-        names::VALIDATOR,
-        feed.bundles(),
-    );
-    helpers.push(tokio::spawn(validator));
+    helpers.push(spawn(publishing));
+    let told = |kind: ApiResource, name: &'static str| {
+        let told = keep_bundle(client.clone(), kind, name, feed.bundles());
+        spawn(told)
+    };
+    let injector = ApiResource::erase::<MutatingWebhookConfiguration>(&());
+    helpers.push(told(injector, names::WEBHOOK));
+    let validator = ApiResource::erase::<ValidatingWebhookConfiguration>(&());
+    helpers.push(told(validator, names::VALIDATOR));
     if options.smi_metrics {
         let listener = bind(names::METRICS_API_PORT).await?;
         let names = vec![service];
         let serving = smi::serve(client.clone(), feed.clone(), listener, names);
-        helpers.push(tokio::spawn(serving));
-        let api_service = smi::API_SERVICE;
-        let told = keep_bundle::<APIService>(client.clone(), api_service, feed.bundles());
-        helpers.push(tokio::spawn(told));
+        helpers.push(spawn(serving));
+        let api_service = ApiResource::erase::<APIService>(&());
+        helpers.push(told(api_service, smi::API_SERVICE));
     }
     let wishes = StatusUpdates::default();
     let writing = status::write(client.clone(), wishes.clone(), leads.clone());
-    helpers.push(tokio::spawn(writing));
+    helpers.push(spawn(writing));
     if settings.init_image.is_none() {
-        helpers.push(tokio::spawn(repair::run(client.clone(), leads.clone())));
+        helpers.push(spawn(repair::run(client.clone(), leads.clone())));
     }
-    helpers.push(tokio::spawn(await_keys(feed.clone(), missing.clone())));
+    helpers.push(spawn(await_keys(feed.clone(), missing.clone())));
     let (of_source, views) = watch::channel(None);
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
@@ -247,7 +246,7 @@ pub async fn start(
         wishes: wishes.clone(),
         missing: missing.clone(),
     });
-    helpers.push(tokio::spawn(gateways));
+    helpers.push(spawn(gateways));
     let following = source::follow(
         client,
         feed,
@@ -260,7 +259,7 @@ pub async fn start(
             mesh: of_mesh,
         },
     );
-    helpers.push(tokio::spawn(following));
+    helpers.push(spawn(following));
     Ok(RunningInCluster {
         controller,
         helpers,
@@ -293,35 +292,27 @@ async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
     missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }
 
-/// An object that tells the API server which server to ask, and the root of that server's certificate.
-trait Named: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>>;
-}
-
-impl Named for MutatingWebhookConfiguration {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
-        let hooks = self.webhooks.iter_mut().flatten();
-        hooks.map(|h| &mut h.client_config.ca_bundle).collect()
-    }
-}
-
-impl Named for ValidatingWebhookConfiguration {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
-        let hooks = self.webhooks.iter_mut().flatten();
-        hooks.map(|h| &mut h.client_config.ca_bundle).collect()
-    }
-}
-
-impl Named for APIService {
-    fn bundles(&mut self) -> Vec<&mut Option<ByteString>> {
-        let specs = self.spec.iter_mut();
-        specs.map(|s| &mut s.ca_bundle).collect()
-    }
+/// The places of an object that tell the API server which certificate a server of ours has, as base64: those of a
+/// webhook's configuration, or of an APIService.
+fn bundles(object: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let fields = object.as_object_mut().into_iter().flatten();
+    let servers = fields.flat_map(|(field, value)| match (field.as_str(), value) {
+        ("webhooks", Value::Array(hooks)) => {
+            let hooks = hooks.iter_mut();
+            hooks
+                .filter_map(|hook| hook.get_mut("clientConfig"))
+                .collect()
+        }
+        ("spec", spec) => vec![spec],
+        _ => Vec::new(),
+    });
+    let servers = servers.filter_map(Value::as_object_mut);
+    servers.map(|server| server.entry("caBundle").or_insert(Value::Null))
 }
 
 /// Keeps the root in the API server's objects, which it checks the controller's certificates against.
-async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles) {
-    let api: Api<N> = Api::all(client);
+async fn keep_bundle(client: Client, kind: ApiResource, name: &str, mut bundles: Bundles) {
+    let api = Api::<DynamicObject>::all_with(client, &kind);
     let mut known_trouble = String::new();
     loop {
         match set_bundle(&api, name, &bundles.pem()).await {
@@ -345,13 +336,13 @@ async fn keep_bundle<N: Named>(client: Client, name: &str, mut bundles: Bundles)
     }
 }
 
-async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Result<()> {
+async fn set_bundle(api: &Api<DynamicObject>, name: &str, root: &str) -> kube::Result<()> {
     let mut found = api.get(name).await?;
-    let bundle = ByteString(root.as_bytes().to_vec());
+    let bundle = Value::from(STANDARD.encode(root));
     let mut changed = false;
-    for known in found.bundles() {
-        changed |= known.as_ref() != Some(&bundle);
-        *known = Some(bundle.clone());
+    for known in bundles(&mut found.data) {
+        changed |= *known != bundle;
+        known.clone_from(&bundle);
     }
     if changed {
         // The object keeps its resourceVersion, so that the change of another writer is not overwritten.
@@ -359,4 +350,31 @@ async fn set_bundle<N: Named>(api: &Api<N>, name: &str, root: &str) -> kube::Res
         tracing::info!(object = name, "the root was written for the API server");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_of_a_certificate_is_found_and_nothing_else_changes() {
+        let mut hooks = json!({ "webhooks": [
+            { "name": "a", "clientConfig": { "caBundle": "b2xk", "service": { "name": "s" } }, "new": 1 },
+            { "name": "b", "clientConfig": { "url": "https://a" } },
+        ] });
+        bundles(&mut hooks).for_each(|place| *place = "bmV3".into());
+        let written = json!({ "webhooks": [
+            { "name": "a", "clientConfig": { "caBundle": "bmV3", "service": { "name": "s" } }, "new": 1 },
+            { "name": "b", "clientConfig": { "url": "https://a", "caBundle": "bmV3" } },
+        ] });
+        assert_eq!(hooks, written);
+        let mut service = json!({ "spec": { "group": "g" } });
+        bundles(&mut service).for_each(|place| *place = "bmV3".into());
+        assert_eq!(
+            service,
+            json!({ "spec": { "group": "g", "caBundle": "bmV3" } })
+        );
+        let mut none = json!({ "webhooks": null });
+        assert_eq!(bundles(&mut none).count(), 0);
+    }
 }

@@ -144,7 +144,7 @@ impl Gateway {
     /// A gateway that is no object: with this spec, and without a status of its own.
     pub(crate) fn with_spec(spec: Value) -> Self {
         Self {
-            spec: serde_json::from_value(spec).unwrap_or_default(),
+            spec: Deserialize::deserialize(&spec).unwrap_or_default(),
             ..Self::default()
         }
     }
@@ -320,5 +320,5 @@ pub(crate) struct ParentRef {
 
 /// A part of an object; one that is not as expected is as if it were empty.
 fn part<T: DeserializeOwned + Default>(object: &mut DynamicObject, name: &str) -> T {
-    serde_json::from_value(object.data[name].take()).unwrap_or_default()
+    T::deserialize(&object.data[name].take()).unwrap_or_default()
 }

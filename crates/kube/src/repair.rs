@@ -6,7 +6,7 @@
 //! would make again is left as it is: `tulle check` shows it.
 
 use crate::names::{CNI, INIT, NOT_REDIRECTED};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use crate::pod::{ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, Client};
@@ -97,8 +97,7 @@ fn node(pod: &Pod) -> Option<&str> {
 }
 
 fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
-    let ready = conditions.find(|c| c.type_ == "Ready" && c.status == "True")?;
+    let ready = pod.status.as_ref()?.ready()?;
     Some(ready.last_transition_time.as_ref()?.0)
 }
 

@@ -4,11 +4,13 @@
 //! replicas cannot go different ways, and a controller that is killed leaves the step before or after.
 
 use crate::issuer::{certificates, pem};
+use crate::metadata::Metadata;
 use crate::names::{CONTROLLER, ROTATE};
+use crate::pod::Pod;
 use futures_util::StreamExt;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::{ListParams, ObjectMeta, PostParams};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ApiResource, ListParams, ObjectMeta, PostParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -183,7 +185,11 @@ impl InSecret {
     /// Tells the controller what other replicas and operators do with the Secret.
     pub async fn follow(self, feed: Feed) {
         let own = watcher::Config::default().fields(&format!("metadata.name={SECRET}"));
-        let seen = watcher(self.api.clone(), own).default_backoff();
+        // The event only says that there is something to read.
+        let kind = ApiResource::erase::<Secret>(&());
+        let client = self.api.clone().into_client();
+        let api = Api::<Metadata>::namespaced_with(client, &self.namespace, &kind);
+        let seen = watcher(api, own).default_backoff();
         let mut seen = seen.applied_objects().boxed();
         while let Some(secret) = seen.next().await {
             let done = match secret {
@@ -247,10 +253,8 @@ impl Keeper for InSecret {
 }
 
 fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-    let mut conditions = conditions.into_iter().flatten();
-    pod.metadata.deletion_timestamp.is_none()
-        && conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+    let status = pod.status.as_ref();
+    pod.metadata.deletion_timestamp.is_none() && status.is_some_and(|s| s.ready().is_some())
 }
 
 fn read(secret: &Secret) -> Result<Roots, String> {

@@ -1,12 +1,13 @@
 //! Annotations that tell Prometheus what to scrape, and the namespaces whose sidecars it does not
 //! scrape: those with the label `tulle.dev/metrics: disabled`, and only they are watched.
 
+use crate::metadata::all_metadata;
 use crate::names::METRICS;
 use crate::restarting_watch::restarting_watch;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::watcher::{Config, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +38,7 @@ impl Unscraped {
     /// Follows the cluster until the process ends.
     pub async fn follow(self, client: Client) {
         let labelled = Config::default().labels(&format!("{METRICS}=disabled"));
-        let api = Api::<Namespace>::all(client);
+        let api = all_metadata::<Namespace>(client);
         let mut seen =
             restarting_watch("Namespace", move || watcher(api.clone(), labelled.clone())).boxed();
         let mut listed = BTreeSet::new();

@@ -1,5 +1,6 @@
 //! The certificates that pods trust, as a ConfigMap in every namespace.
 
+use crate::metadata::all_metadata;
 use crate::names::TRUST_BUNDLE;
 use crate::restarting_watch::restarting_watch;
 use futures_util::StreamExt;
@@ -20,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Puts the bundle into each namespace, and again when it or a namespace changes, until the process
 /// ends.
 pub async fn publish(client: Client, mut bundles: Bundles) {
-    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespaces = all_metadata::<Namespace>(client.clone());
     let seen = restarting_watch("Namespace", move || {
         watcher(namespaces.clone(), watcher::Config::default())
     });

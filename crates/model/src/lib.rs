@@ -14,4 +14,5 @@ pub mod pattern;
 pub mod resource;
 pub mod samples;
 
+pub use document::to_yaml;
 pub use hex::hex;

@@ -5,7 +5,6 @@ use super::kept::Kept;
 use crate::client::{Objects, failure, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{coarse, progress};
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
@@ -16,12 +15,12 @@ use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
-use tower::service_fn;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::{CertificateTerms, SignRequest, StatusRequest, Trust, TrustReport, trust};
 use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_proxy::control::dial::{self, Stream};
 use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 
@@ -384,9 +383,9 @@ async fn sign(
 impl Controller {
     /// Connects when used, with the certificate of that moment.
     fn channel(self, present: Option<Arc<Mutex<Present>>>) -> Channel {
-        let connect = service_fn(move |_: Uri| {
+        let connect = dial::connector(move || {
             let (controller, present) = (self.clone(), present.clone());
-            async move { controller.connect(present).await.map(TokioIo::new) }
+            async move { Ok(Box::new(controller.connect(present).await?) as Box<dyn Stream>) }
         });
         Endpoint::from_static("http://controller")
             .http2_keep_alive_interval(Duration::from_secs(10))

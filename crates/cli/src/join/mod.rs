@@ -120,7 +120,7 @@ fn run(
         envoy: envoy_programs(paths, &args.sidecars)?,
     };
     let local = LocalSet::new();
-    crate::runtime()?.block_on(local.run_until(async {
+    crate::run_to_end(local.run_until(async {
         let ca = controller.fingerprint.clone();
         let node = Node::enter(controller, token.as_deref(), kept).await?;
         progress(&format!("joined as {}", node.identity()));

@@ -1,6 +1,7 @@
 //! The API server of the cluster that is meant, and what can be reached through it: objects, the
 //! ports of a pod, the controller. Nothing here needs more than `kubectl` does.
 
+use super::kubeconfig;
 use crate::args::cluster::Which;
 use crate::client::{self, Objects};
 use crate::failure::{Failure, OrFail, Result};
@@ -9,14 +10,13 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::AttachParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Error};
 use serde_json::Value;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tonic::transport::{Endpoint, Uri};
-use tower::service_fn;
+use tonic::transport::Endpoint;
 use tulle_kube::names::{CONTROLLER, WEBHOOK};
+use tulle_proxy::control::dial::{self, Stream};
 
 /// Longest answer of a pod that is read.
 const LONGEST: usize = 32 << 20;
@@ -42,10 +42,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// The cluster that options, or else the environment, name.
     pub(crate) async fn open(which: &Which) -> Result<Self> {
-        let read = match &which.kubeconfig {
-            Some(file) => Kubeconfig::read_from(file),
-            None => Kubeconfig::read(),
-        };
+        let read = kubeconfig::read(which.kubeconfig.as_deref());
         let known = read.map_err(|e| {
             Failure::new("cannot find a cluster")
                 .because(e)
@@ -292,16 +289,16 @@ impl Cluster {
         };
         let both = tokio::io::join(stdout, stdin);
         // The process ends with its handle, so that belongs to the connection.
-        let once = Arc::new(Mutex::new(Some((TokioIo::new(both), running))));
-        let connect = service_fn(move |_: Uri| {
-            let taken = once.lock().ok().and_then(|mut once| once.take());
+        let mut once = Some((both, running));
+        let connect = dial::connector(move || {
+            let taken = once.take();
             async move {
                 let (stream, running) =
                     taken.ok_or_else(|| std::io::Error::other("the connection has ended"))?;
                 tokio::spawn(async move {
                     let _ = running.join().await;
                 });
-                Ok::<_, std::io::Error>(stream)
+                Ok(Box::new(stream) as Box<dyn Stream>)
             }
         });
         let channel =

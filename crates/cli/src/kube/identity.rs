@@ -6,6 +6,7 @@ use crate::args::Identity;
 use crate::client::Rpc;
 use crate::failure::{Failure, OrFail, Result};
 use crate::identity::{asked, list, said};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tulle_api::v1::{Revocation, StatusRequest};
 use tulle_model::identity::TrustDomain;
@@ -56,7 +57,7 @@ async fn forget(cluster: &Cluster, what: &str, is_it: impl Fn(&Revoked) -> bool)
 }
 
 fn meaning(spec: &Value) -> Option<Revoked> {
-    let spec: RevocationSpec = serde_json::from_value(spec.clone()).ok()?;
+    let spec = RevocationSpec::deserialize(spec).ok()?;
     spec.read().ok()
 }
 

@@ -5,12 +5,14 @@ use super::outside::mesh_in_force;
 use super::workloads::text;
 use crate::args::cluster::{Inject, Which};
 use crate::failure::{Failure, OrFail, Result};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
 use tulle_kube::controller::ControllerOptions;
 use tulle_kube::inject::{InjectionOutcome, InjectionSetting, Settings, inject as into_pod};
 use tulle_kube::names::INJECT;
+use tulle_model::manifest::MeshSpec;
 
 /// Prints the manifests as they are to be applied.
 pub(crate) async fn inject(which: &Which, args: &Inject) -> Result<()> {
@@ -66,7 +68,7 @@ pub(crate) async fn settings(cluster: &Cluster) -> Result<Settings> {
     let settings = options(cluster).await?.sidecars;
     let mesh = mesh_in_force(cluster).await?;
     // The controller has refused one that cannot be read, and goes on with what was chosen before.
-    Ok(match serde_json::from_value(mesh) {
+    Ok(match MeshSpec::deserialize(&mesh) {
         Ok(mesh) => settings.of_mesh(&mesh),
         Err(_) => settings,
     })

@@ -1,5 +1,6 @@
 //! Reads the values chosen at installation: files, `--set` and dedicated options.
 
+use super::fault_place::Places;
 use crate::args::cluster::{Chosen, Images, Profile};
 use crate::args::{Install, IssuerArgs};
 use crate::failure::{Failure, OrFail, Result};
@@ -7,7 +8,6 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
 use tulle_kube::install::choice::{Choice, check};
-use tulle_kube::install::values::Values;
 
 /// Returns the given values, lowest precedence first: files, `options`, `--set`.
 pub(super) fn layers(chosen: &Chosen, options: Vec<Value>) -> Result<Vec<Value>> {
@@ -52,9 +52,14 @@ fn read(file: &Path) -> Result<Value> {
     if value.is_null() {
         return Ok(json!({})); // nothing but comments
     }
-    // Parsing into the type gives errors a line number.
-    yaml::<Values>(&text).map_err(refused)?;
-    check(&value).map_err(refused)?;
+    check(&value).map_err(|why| {
+        let places = yaml::<Places>(&text).ok();
+        let place = places.and_then(|places| places.find(&value, |value| check(value).err()));
+        refused(match place {
+            Some(place) => format!("{why} at {place}"),
+            None => why,
+        })
+    })?;
     Ok(value)
 }
 
@@ -187,7 +192,7 @@ mod tests {
         assert_eq!(file(good), Ok(json!({ "controller": { "replicas": 2 } })));
         assert_eq!(file("# nothing\n"), Ok(json!({})));
         for (text, telling) in [
-            ("controller:\n  replica: 2\n", "line 2"),
+            ("controller:\n  replica: 2\n", "line 2, column 3"),
             (
                 "mesh:\n  permissiveMode: true\n  mtls: { strict: 1 }\n",
                 "line 3",
@@ -195,6 +200,10 @@ mod tests {
             ("controller:\n  replicas: yes\n", "line 2"),
             ("controller: {}\ncontroller: {}\n", "line 2"),
             ("images: { tag: a b }\n", "images.tag"),
+            (
+                "gateways:\n  namespaces: [a]\nnetworkPolicy:\n  proxies:\n  - {}\n  - 2\n",
+                "line 6",
+            ),
             ("controller: [\n", "line"),
         ] {
             let why = file(text).unwrap_err();

@@ -24,6 +24,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tulle_model::bootstrap::{Bootstrap, Control, Dns, Listener};
 use tulle_model::identity::SpiffeId;
+use tulle_model::to_yaml;
 use tulle_redirect::{Cgroup, LaunchSpec, ProcessLimits};
 
 /// How long a proxy lets requests in flight end.
@@ -184,7 +185,7 @@ impl Maker {
             None => None,
         };
         let file = self.directory.join("bootstrap.yaml");
-        let text = serde_saphyr::to_string(&bootstrap).or_fail(|| {
+        let text = to_yaml(&bootstrap).or_fail(|| {
             format!(
                 "cannot write the configuration of {}",
                 self.description.name

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     paths.create()?;
     let (mut child, words) = spawn(paths, global, args)?;
-    crate::runtime()?.block_on(LocalSet::new().run_until(async {
+    crate::run_to_end(LocalSet::new().run_until(async {
         // A Ctrl-C while it starts is the supervisor's to act on; here its end is awaited.
         let signals = Signals::listen()?;
         let mut shown = Progress::new();

@@ -49,7 +49,7 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     }
     let _lock = Supervisor::make_room(paths)?;
     fresh_logs(paths)?;
-    crate::runtime()?.block_on(supervise(paths, args, manifests))
+    crate::run_to_end(supervise(paths, args, manifests))
 }
 
 /// Progress and status of a mesh without gateways of its own to verify.

@@ -124,7 +124,7 @@ impl From<DynamicObject> for Service {
         Self {
             kind: text(&spec["type"]).unwrap_or_default(),
             cluster_ips: ips.into_iter().flatten().filter_map(text).collect(),
-            ingress: serde_json::from_value(ingress).unwrap_or_default(),
+            ingress: Vec::deserialize(&ingress).unwrap_or_default(),
         }
     }
 }

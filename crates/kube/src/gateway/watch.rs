@@ -6,18 +6,18 @@ use super::objects::{APP, GATEWAY_NAME};
 use super::view::{Own, Text, TextState};
 use crate::gateway_fields::{Key, TextKey};
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use crate::watch::{Step, Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watch_object, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -87,7 +87,7 @@ pub(super) fn services(
     let resource = ApiResource::erase::<Service>(&());
     let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
     let events = restarting_watch(name, move || watcher(api.clone(), of_gateways()));
-    tokio::spawn(pass_on(name, events, Services, said.clone()));
+    spawn(pass_on(name, events, Services, said.clone()));
     BTreeSet::from([name])
 }
 
@@ -99,7 +99,7 @@ pub(super) fn deployments(
     said: mpsc::Sender<WatchEvent<Own>>,
 ) -> JoinHandle<()> {
     let (client, namespace) = (client.clone(), namespace.to_owned());
-    tokio::spawn(in_namespace(client, namespace, said))
+    spawn(in_namespace(client, namespace, said))
 }
 
 async fn in_namespace(client: Client, namespace: String, said: mpsc::Sender<WatchEvent<Own>>) {
@@ -181,29 +181,15 @@ pub(super) fn text(
     wanted: TextKey,
     said: mpsc::Sender<WatchEvent<Own>>,
 ) -> JoinHandle<()> {
-    let client = client.clone();
-    if wanted.secret {
-        tokio::spawn(one(client, wanted, of_secret, said))
-    } else {
-        let data = |map: ConfigMap| map.data.unwrap_or_default();
-        tokio::spawn(one(client, wanted, data, said))
-    }
+    spawn(one(client.clone(), wanted, said))
 }
 
-async fn one<K>(
-    client: Client,
-    wanted: TextKey,
-    text: impl Fn(K) -> Text,
-    said: mpsc::Sender<WatchEvent<Own>>,
-) where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Send
-        + 'static,
-{
-    let api = Api::<K>::namespaced(client, &wanted.key.namespace);
+async fn one(client: Client, wanted: TextKey, said: mpsc::Sender<WatchEvent<Own>>) {
+    let (kind, text): (_, fn(DynamicObject) -> Text) = match wanted.secret {
+        true => (ApiResource::erase::<Secret>(&()), of_secret),
+        false => (ApiResource::erase::<ConfigMap>(&()), of_config_map),
+    };
+    let api = Api::<DynamicObject>::namespaced_with(client, &wanted.key.namespace, &kind);
     let mut events = watch_object(api, &wanted.key.name)
         .default_backoff()
         .boxed();
@@ -242,8 +228,36 @@ async fn one<K>(
 }
 
 /// Reads the texts of a Secret. A value that is not text is left out: it can be no certificate.
-fn of_secret(secret: Secret) -> Text {
-    let data = secret.data.unwrap_or_default().into_iter();
-    let texts = data.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));
+fn of_secret(mut secret: DynamicObject) -> Text {
+    let data = secret.data["data"].take();
+    let data = BTreeMap::<String, ByteString>::deserialize(&data).unwrap_or_default();
+    let texts = data.into_iter();
+    let texts = texts.filter_map(|(key, value)| Some((key, String::from_utf8(value.0).ok()?)));
     texts.collect()
+}
+
+/// Reads the texts of a ConfigMap.
+fn of_config_map(mut map: DynamicObject) -> Text {
+    Text::deserialize(&map.data["data"].take()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn object(data: Value) -> DynamicObject {
+        serde_json::from_value(json!({ "metadata": {}, "data": data })).unwrap()
+    }
+
+    #[test]
+    fn what_is_no_text_is_left_out_of_a_secret_and_an_empty_one_has_none() {
+        let held = of_secret(object(json!({ "tls.crt": "UEVN", "binary": "/w==" })));
+        assert_eq!(held, BTreeMap::from([("tls.crt".into(), "PEM".into())]));
+        assert_eq!(of_secret(object(Value::Null)), BTreeMap::new());
+        let held = of_config_map(object(json!({ "jwks": "{}" })));
+        assert_eq!(held, BTreeMap::from([("jwks".into(), "{}".into())]));
+        let none = serde_json::from_value(json!({ "metadata": {} })).unwrap();
+        assert_eq!(of_config_map(none), BTreeMap::new());
+    }
 }

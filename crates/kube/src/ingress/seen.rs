@@ -61,7 +61,7 @@ impl Ingress {
         let annotations = object.metadata.annotations.unwrap_or_default();
         let class = object.data["spec"]["ingressClassName"].as_str();
         let class = class.map(str::to_owned);
-        let read = serde_json::from_value::<Spec>(object.data["spec"].take());
+        let read = Spec::deserialize(&object.data["spec"].take());
         let read = read
             .map_err(|e| e.to_string())
             .and_then(|spec| spec.check().map(|()| spec));

@@ -3,8 +3,10 @@
 
 use crate::https;
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, watcher};
 use kube::{Api, Client};
@@ -13,7 +15,8 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::WebPkiClientVerifier;
-use std::collections::BTreeSet;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::watch::{self, Receiver, Sender};
@@ -46,7 +49,7 @@ impl FrontProxy {
         let (sender, present) = watch::channel(None);
         Self {
             present,
-            following: tokio::spawn(follow(client, feed, names, sender)),
+            following: spawn(follow(client, feed, names, sender)),
         }
     }
 
@@ -94,13 +97,14 @@ async fn follow(
     names: Vec<String>,
     present: Sender<Option<Arc<Present>>>,
 ) {
-    let api = Api::<ConfigMap>::namespaced(client, NAMESPACE);
+    let kind = ApiResource::erase::<ConfigMap>(&());
+    let api = Api::<DynamicObject>::namespaced_with(client, NAMESPACE, &kind);
     let one = Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
     let seen = restarting_watch("ConfigMap", move || watcher(api.clone(), one.clone()));
     let mut seen = seen.applied_objects().boxed();
     while let Some(map) = seen.next().await {
         let made = map.map_err(|e| e.to_string());
-        match made.and_then(|map| accepting(&map, feed.clone(), names.clone())) {
+        match made.and_then(|map| accepting(map, feed.clone(), names.clone())) {
             Ok(made) => drop(present.send_replace(Some(Arc::new(made)))),
             // The last known authority stays in force; before there is one, nobody is let in.
             Err(why) => tracing::warn!(
@@ -110,8 +114,13 @@ async fn follow(
     }
 }
 
-fn accepting(map: &ConfigMap, feed: Feed, own_names: Vec<String>) -> Result<Present, String> {
-    let (authorities, names) = read(map)?;
+fn accepting(
+    mut map: DynamicObject,
+    feed: Feed,
+    own_names: Vec<String>,
+) -> Result<Present, String> {
+    let data = map.data["data"].take();
+    let (authorities, names) = read(&Deserialize::deserialize(&data).unwrap_or_default())?;
     let mut roots = RootCertStore::empty();
     for authority in authorities {
         roots
@@ -129,9 +138,11 @@ fn accepting(map: &ConfigMap, feed: Feed, own_names: Vec<String>) -> Result<Pres
 }
 
 /// The authorities, of which there is one at least, and the names.
-fn read(map: &ConfigMap) -> Result<(Vec<CertificateDer<'static>>, BTreeSet<String>), String> {
+fn read(
+    data: &BTreeMap<String, String>,
+) -> Result<(Vec<CertificateDer<'static>>, BTreeSet<String>), String> {
     let value = |key: &str| {
-        let value = map.data.as_ref().and_then(|data| data.get(key));
+        let value = data.get(key);
         value.ok_or_else(|| format!("it has no {key}: the API server has no aggregation layer"))
     };
     let authorities: Vec<_> = CertificateDer::pem_slice_iter(value(AUTHORITY)?.as_bytes())
@@ -149,12 +160,9 @@ mod tests {
     use super::*;
     use tulle_control::ca::roots::Roots;
 
-    fn map(authority: &str, names: &str) -> ConfigMap {
+    fn map(authority: &str, names: &str) -> BTreeMap<String, String> {
         let data = [(AUTHORITY, authority), (NAMES, names)];
-        ConfigMap {
-            data: Some(data.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
-            ..ConfigMap::default()
-        }
+        data.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
     }
 
     #[test]
@@ -168,7 +176,7 @@ mod tests {
         for (authority, names) in [("", "[]"), ("no PEM", "[]"), (pem.as_str(), "front-proxy")] {
             assert!(read(&map(authority, names)).is_err(), "{authority} {names}");
         }
-        assert!(read(&ConfigMap::default()).is_err());
+        assert!(read(&BTreeMap::default()).is_err());
     }
 
     #[test]

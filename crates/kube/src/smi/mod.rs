@@ -17,12 +17,13 @@ mod pods;
 mod scrape_window;
 
 use crate::https::{self, HANDSHAKE, HttpResponse, accept};
+use crate::metadata::{Metadata, all_metadata};
 use crate::smi::path::{RequestedPath, Resource};
 use front_proxy::FrontProxy;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{DynamicObject, ListParams, PartialObjectMeta};
+use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 use scrape_window::ScrapeWindows;
 use serde_json::{Value, json};
@@ -149,8 +150,8 @@ impl Metrics {
 
     /// Returns the possible peers of a resource.
     async fn peers(&self) -> Result<answer::Peers, Refusal> {
-        let api = Api::<Service>::all(self.client.clone());
-        let found = api.list_metadata(&ListParams::default()).await;
+        let api = all_metadata::<Service>(self.client.clone());
+        let found = api.list(&ListParams::default()).await;
         let found = found.map_err(refusal)?.items.into_iter();
         let pods = pods::list(&self.client, None).await;
         Ok(answer::Peers {
@@ -175,7 +176,7 @@ impl Metrics {
             Some(namespace) => Api::namespaced_with(client, namespace, &of),
             None => Api::all_with(client, &of),
         };
-        let found: Vec<PartialObjectMeta<DynamicObject>> = match name {
+        let found: Vec<Metadata> = match name {
             Some(name) => vec![api.get_metadata(name).await.map_err(refusal)?],
             None => {
                 let params = ListParams {

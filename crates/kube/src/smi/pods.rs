@@ -2,11 +2,11 @@
 
 use super::scrape_window::{Account, Counts, Direction, Way};
 use crate::names::{METRICS_PORT, SIDECAR};
+use crate::pod::Pod;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use std::net::{IpAddr, SocketAddr};
@@ -34,13 +34,8 @@ impl Measured {
     /// `None`: it has no proxy that could be asked now.
     pub(super) fn from_pod(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
-        let containers = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .chain(&spec.containers);
         let port = |p: &i32| u16::try_from(*p) == Ok(METRICS_PORT);
-        let has_proxy = containers.into_iter().any(|container| {
+        let has_proxy = spec.all_containers().any(|container| {
             let ports = container.ports.iter().flatten();
             container.name == SIDECAR || ports.map(|p| &p.container_port).any(port)
         });

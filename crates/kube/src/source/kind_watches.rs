@@ -3,11 +3,13 @@
 
 use super::Known;
 use crate::kinds::{KINDS, Kind};
+use crate::metadata::{Metadata, all_metadata};
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use crate::watch::{Taker, WatchEvent, pass_on};
 use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DynamicObject, PartialObjectMeta};
+use kube::api::DynamicObject;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use std::collections::{BTreeSet, HashMap};
@@ -19,9 +21,6 @@ use tulle_model::namespaced::ObjectName;
 /// First wait for the API server to serve a new definition.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// Only the metadata is read: definitions are long.
-type Definition = PartialObjectMeta<CustomResourceDefinition>;
 
 impl Taker<Known, DynamicObject> for &'static Kind {
     fn apply(self, known: &mut Known, key: ObjectName, object: DynamicObject) {
@@ -37,7 +36,8 @@ impl Taker<Known, DynamicObject> for &'static Kind {
 
 /// Watches which of the kinds the API server has, and each that it has.
 pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<WatchEvent<Known>>) {
-    let api: Api<Definition> = Api::all(client.clone());
+    // Definitions are long.
+    let api = all_metadata::<CustomResourceDefinition>(client.clone());
     let watch = move || watcher(api.clone(), watcher::Config::default());
     let mut events = restarting_watch("CustomResourceDefinition", watch).boxed();
     let mut watches = Watches {
@@ -48,7 +48,7 @@ pub(super) async fn watch_kinds(client: Client, said: mpsc::Sender<WatchEvent<Kn
     for kind in KINDS.iter().filter(|kind| kind.is_built_in()) {
         let _ = watches.said.send(WatchEvent::Expected(id(kind))).await;
         let (client, said) = (watches.client.clone(), watches.said.clone());
-        tokio::spawn(watch_kind(kind, client, said));
+        spawn(watch_kind(kind, client, said));
     }
     let mut listing = BTreeSet::new();
     let mut first = true;
@@ -90,7 +90,7 @@ struct Watches {
 }
 
 impl Watches {
-    async fn start(&mut self, definition: &Definition, expected: bool) {
+    async fn start(&mut self, definition: &Metadata, expected: bool) {
         let name = definition.name_any();
         let Some(kind) = KINDS.iter().find(|k| k.definition() == name) else {
             return;
@@ -107,7 +107,7 @@ impl Watches {
         if expected {
             let _ = self.said.send(WatchEvent::Expected(id)).await;
         }
-        let watch = tokio::spawn(watch_kind(kind, self.client.clone(), self.said.clone()));
+        let watch = spawn(watch_kind(kind, self.client.clone(), self.said.clone()));
         self.running.insert(id, (kind, (generation, watch)));
     }
 

@@ -23,11 +23,14 @@ pub(crate) use ingresses::testing;
 
 use crate::gateway::View;
 use crate::kinds::Missing;
+use crate::metadata::{Metadata, all_metadata};
 use crate::metrics::RefusedObjects;
+use crate::pod::Pod;
 use crate::restarting_watch::restarting_watch;
+use crate::spawn::spawn;
 use crate::status::StatusUpdates;
 use crate::watch::{Taker, WatchEvent, pass_on};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
@@ -67,10 +70,10 @@ struct Known {
 }
 
 macro_rules! taken {
-    ($($kind:ty, $name:literal, $read:ident, $apply:ident, $remove:ident, $keep:ident;)+) => {
+    ($($kind:ty as $object:ty, $api:path, $name:literal, $read:ident, $apply:ident, $remove:ident, $keep:ident;)+) => {
         $(
-            impl Taker<Known, $kind> for std::marker::PhantomData<$kind> {
-                fn apply(self, known: &mut Known, key: ObjectName, object: $kind) {
+            impl Taker<Known, $object> for std::marker::PhantomData<$kind> {
+                fn apply(self, known: &mut Known, key: ObjectName, object: $object) {
                     if let Some(key) = $read(key) {
                         known.state.$apply(key, &object);
                     }
@@ -91,22 +94,22 @@ macro_rules! taken {
 
         fn watch_all(client: &Client, said: &mpsc::Sender<WatchEvent<Known>>) {
             $(
-                let api = Api::<$kind>::all(client.clone());
+                let api: Api<$object> = $api(client.clone());
                 let events = restarting_watch($name, move || watcher(api.clone(), watcher::Config::default()));
                 let taker = std::marker::PhantomData::<$kind>;
-                tokio::spawn(pass_on($name, events, taker, said.clone()));
+                spawn(pass_on($name, events, taker, said.clone()));
             )+
-            tokio::spawn(kind_watches::watch_kinds(client.clone(), said.clone()));
+            spawn(kind_watches::watch_kinds(client.clone(), said.clone()));
         }
     };
 }
 
 taken! {
-    Service, "Service", namespaced, service, remove_service, keep_services;
-    EndpointSlice, "EndpointSlice", namespaced, slice, remove_slice, keep_slices;
-    Pod, "Pod", namespaced, pod, remove_pod, keep_pods;
-    Node, "Node", plain, node, remove_node, keep_nodes;
-    Namespace, "Namespace", plain, namespace, remove_namespace, keep_namespaces;
+    Service as Service, Api::all, "Service", namespaced, service, remove_service, keep_services;
+    EndpointSlice as EndpointSlice, Api::all, "EndpointSlice", namespaced, slice, remove_slice, keep_slices;
+    Pod as Pod, Api::all, "Pod", namespaced, pod, remove_pod, keep_pods;
+    Node as Metadata, all_metadata::<Node>, "Node", plain, node, remove_node, keep_nodes;
+    Namespace as Metadata, all_metadata::<Namespace>, "Namespace", plain, namespace, remove_namespace, keep_namespaces;
 }
 
 /// The name of an object of a namespace; the API server has no such object without one.

@@ -1,6 +1,6 @@
 //! Turns the objects of the API server into edits of the index. Pure.
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service, ServicePort};
+use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::borrow::Borrow;
@@ -11,10 +11,12 @@ use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 
 use crate::inject;
+use crate::metadata::Metadata;
 use crate::names::{
     EGRESS_GATEWAY, EXCLUDE_INBOUND_PORTS, HEALTH_PORT, METRICS_PORT, OPAQUE_PORTS, PROFILE,
     SIDECAR,
 };
+use crate::pod::Pod;
 
 /// Zones that an endpoint may be meant for, as in Kubernetes.
 const MOST_ZONES: usize = 8;
@@ -161,7 +163,7 @@ impl State {
         self.revision
     }
 
-    pub(super) fn namespace(&mut self, name: String, namespace: &Namespace) {
+    pub(super) fn namespace(&mut self, name: String, namespace: &Metadata) {
         let labels = namespace.metadata.labels.clone().unwrap_or_default();
         // A misspelt value must not open the namespace.
         let strict = labels.get(PROFILE).is_some_and(|p| p != "permissive");
@@ -295,8 +297,7 @@ impl State {
             .and_then(|s| s.pod_ips.as_ref())
             .into_iter()
             .flatten();
-        let init = spec.init_containers.iter().flatten();
-        let all = spec.containers.iter().chain(init);
+        let all = spec.all_containers();
         let runs = |name: &str| all.clone().any(|c| c.name == name);
         let proxies = [SIDECAR, EGRESS_GATEWAY];
         let own = all.clone().filter(|c| !proxies.contains(&&*c.name));
@@ -375,7 +376,7 @@ impl State {
         gone(&self.pods, listed).for_each(|key| self.remove_pod(&key));
     }
 
-    pub(super) fn node(&mut self, name: String, node: &Node) {
+    pub(super) fn node(&mut self, name: String, node: &Metadata) {
         let label = |name| node.metadata.labels.as_ref()?.get(name);
         let locality = match (label(REGION), label(ZONE)) {
             (Some(region), Some(zone)) => format!("{region}/{zone}"),
@@ -886,7 +887,7 @@ mod tests {
     #[test]
     fn what_a_service_and_its_slices_say_of_near_endpoints() {
         let mut state = State::default();
-        let node: Node = from(json!({"metadata": {"labels": {REGION: "r", ZONE: "a"}}}));
+        let node: Metadata = from(json!({"metadata": {"labels": {REGION: "r", ZONE: "a"}}}));
         state.node("n1".into(), &node);
         let spec = json!({
             "ports": [{"name": "http", "port": 80}], "sessionAffinity": "ClientIP",
@@ -903,7 +904,7 @@ mod tests {
         assert_eq!(endpoint.node, "n1");
         assert_eq!(endpoint.zones, ["r/a", "unknown"]);
         // Its region was not known before.
-        let node: Node = from(json!({"metadata": {"labels": {REGION: "s", ZONE: "unknown"}}}));
+        let node: Metadata = from(json!({"metadata": {"labels": {REGION: "s", ZONE: "unknown"}}}));
         state.node("n2".into(), &node);
         assert_eq!(
             web(&mut state).ports[0].endpoints[0].zones,

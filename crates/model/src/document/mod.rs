@@ -5,9 +5,11 @@ mod decode;
 mod error;
 mod node;
 mod suggest;
+mod write;
 
 pub(crate) use decode::{decode, required};
 pub use error::ManifestError;
 pub(crate) use error::{Finding, Path, Report, shorten};
 pub(crate) use node::{Node, Value};
 pub(crate) use suggest::did_you_mean;
+pub use write::to_yaml;

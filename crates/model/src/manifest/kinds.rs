@@ -1,7 +1,7 @@
 //! The kinds of documents. One list defines all of them.
 
 use super::*;
-use crate::document::{Node, Report, decode};
+use crate::document::{Node, Report, decode, to_yaml};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -79,13 +79,10 @@ macro_rules! kinds {
 
             /// Returns a YAML document that [`parse`] reads as the same object.
             pub fn to_yaml(&self) -> String {
-                fn yaml<M: Serialize>(manifest: &M) -> String {
-                    serde_saphyr::to_string(manifest)
-                        .expect("structs with text keys have a YAML form")
-                }
-                match self {
-                    $(Self::$variant(manifest) => yaml(manifest),)+
-                }
+                let yaml = match self {
+                    $(Self::$variant(manifest) => to_yaml(manifest),)+
+                };
+                yaml.expect("structs with text keys have a YAML form")
             }
         }
     };

@@ -1,5 +1,5 @@
 //! Connections on which this proxy itself speaks gRPC: to its controller, a collector of spans, or an application
-//! that is asked about its health.
+//! that is asked about its health. Commands use them to reach the controller.
 //!
 //! One type for all of them: the code of libraries behind it is compiled anew for each type. One instead of three
 //! makes the program 0.13 MB smaller.

@@ -2,6 +2,6 @@
 
 mod backoff;
 pub mod client;
-pub(crate) mod dial;
+pub mod dial;
 pub mod file;
 pub mod publish;

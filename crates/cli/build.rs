@@ -1,0 +1,67 @@
+//! Chooses how a release of `tulle` is linked: a third of the program would be nothing that it runs. Each option is
+//! tried with a small program first, because linkers and C libraries differ in what they know.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=link.ld");
+    // Other builds unwind, or are to be looked into.
+    if variable("PROFILE") != "release" || variable("CARGO_CFG_TARGET_OS") != "linux" {
+        return;
+    }
+    let script = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("link.ld");
+    let script = format!("-Wl,--no-eh-frame-hdr,-T,{}", script.display());
+    let wishes = [
+        // A panic aborts, so nothing reads the tables for unwinding.
+        script.as_str(),
+        // One copy of functions that are the same, which generic ones often are for several types. Nothing here
+        // compares the addresses of functions.
+        "-Wl,--icf=all",
+        // A relocation becomes a bit instead of 24 bytes (glibc 2.36, musl 1.2.4).
+        "-Wl,-z,pack-relative-relocs",
+    ];
+    let mut options = Vec::new();
+    for wish in wishes {
+        options.push(wish);
+        if !works(&options) {
+            options.pop();
+        }
+    }
+    for option in options {
+        println!("cargo::rustc-link-arg-bin=tulle={option}");
+    }
+}
+
+/// Whether a program that is linked with these options runs, or, of another machine, whether it is linked at all.
+fn works(options: &[&str]) -> bool {
+    let directory = PathBuf::from(variable("OUT_DIR"));
+    let (source, program) = (directory.join("probe.rs"), directory.join("probe"));
+    let target = variable("TARGET");
+    let mut compiler = Command::new(variable("RUSTC"));
+    compiler.args(["--target", &target, "--edition=2024", "-Cpanic=abort"]);
+    compiler.arg(&source).arg("-o").arg(&program);
+    if let Ok(linker) = env::var("RUSTC_LINKER") {
+        compiler.arg(format!("-Clinker={linker}"));
+    }
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    compiler.args(flags.split('\u{1f}').filter(|flag| !flag.is_empty()));
+    compiler.args(options.iter().map(|option| format!("-Clink-arg={option}")));
+    let written = std::fs::write(
+        &source,
+        "fn main() { println!(\"{:?}\", std::env::args()) }",
+    );
+    let linked = written.is_ok() && succeeds(&mut compiler);
+    linked && (variable("HOST") != target || succeeds(&mut Command::new(Path::new(&program))))
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_default()
+}
