@@ -6,6 +6,7 @@ use super::workloads::{self, text};
 use crate::args::cluster::{Uninstall, Within};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
+use crate::proxies::Meshed;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -215,11 +216,7 @@ async fn nobody_depends(cluster: &Cluster) -> Result<()> {
     if meshed.is_empty() {
         return Ok(());
     }
-    let some: Vec<String> = meshed
-        .iter()
-        .take(5)
-        .map(workloads::Meshed::shown)
-        .collect();
+    let some: Vec<String> = meshed.iter().take(5).map(Meshed::shown).collect();
     let more = match meshed.len() - some.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
