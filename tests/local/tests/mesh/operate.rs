@@ -57,10 +57,7 @@ fn under_load<T>(demo: &Demo, run: impl FnOnce() -> T) -> T {
 fn the_proxies_of_a_host_are_shown_as_those_of_a_cluster() {
     let demo = demo();
     assert_eq!(demo.get(&rating()).status(), 200);
-    demo.await_edge(
-        "spiffe://tulle.local/svc/ingress",
-        "spiffe://tulle.local/svc/ratings",
-    );
+    demo.await_edge("ingress", "ratings");
     proxies(&demo);
     edges(&demo);
     traffic(&demo);
@@ -115,7 +112,7 @@ fn proxies(demo: &Demo) {
     assert!(get("config", "gateway/ingress").contains("svc/ingress"));
     let certificates = get("certificates", "svc/ratings");
     assert!(certificates.contains("svc/ratings") && !certificates.contains("PRIVATE"));
-    assert!(get("endpoints", "workload/gateway").contains("ratings"));
+    assert!(get("endpoints", "gateway/ingress").contains("ratings"));
     assert_eq!(get("errors", "ratings").trim().chars().next(), Some('['));
     assert!(get("metrics", "gateway.ingress").contains("istio_requests_total"));
     let none = demo.tulle(&["proxy", "get", "config", "nobody"]);
@@ -294,14 +291,14 @@ fn which(demo: &Demo) {
         let mut command = demo.command();
         command
             .arg("stat")
-            .env("XDG_RUNTIME_DIR", demo.path())
+            .env("XDG_RUNTIME_DIR", demo.path().join("elsewhere"))
             .env("KUBECONFIG", "/nowhere/kubeconfig");
         for variable in ["TULLE_STATE", "TULLE_NAME"] {
             command.env_remove(variable);
         }
         let (code, _, err) = answer(command);
         assert_eq!(code, 1, "{err}");
-        let run = demo.path().join("tulle");
+        let run = demo.path().join("elsewhere/tulle");
         for part in [
             run.to_str().unwrap(),
             "/nowhere/kubeconfig",
