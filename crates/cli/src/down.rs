@@ -4,12 +4,11 @@ use crate::args::Down;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::paths::Paths;
-use crate::proc;
+use crate::supervise::leftovers::Leftovers;
 use crate::supervise::state::RunState;
 use crate::supervise::{Lock, janitor};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use tulle_redirect::Network;
 
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the janitor may take after the supervisor's end.
@@ -73,25 +72,7 @@ fn wait(time: Duration, done: impl Fn() -> bool) -> bool {
 
 /// Looks again, in another way than what removed it.
 fn left_over(paths: &Paths) -> Result<()> {
-    let mut left = Vec::new();
-    for id in proc::marked(&paths.run) {
-        left.push(format!("process {}", id.pid));
-    }
-    if rustix::process::geteuid().is_root() {
-        let prefix = format!("tulle-{}", paths.name);
-        let entries = std::fs::read_dir("/run/netns").into_iter().flatten();
-        for name in entries.filter_map(|e| e.ok()?.file_name().into_string().ok()) {
-            if name == prefix || name.starts_with(&format!("{prefix}.")) {
-                left.push(format!("network namespace {name}"));
-            }
-        }
-        if let Ok(network) = Network::new(&paths.name) {
-            let link = network.host_link();
-            if std::path::Path::new("/sys/class/net").join(&link).exists() {
-                left.push(format!("network link {link}"));
-            }
-        }
-    }
+    let left = Leftovers::find(paths).shown();
     if left.is_empty() {
         return Ok(());
     }

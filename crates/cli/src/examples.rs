@@ -99,6 +99,7 @@ Exit codes: 0 done; 79 something would be refused, so a namespace stays as it is
 pub(crate) const PROXY: &str = "\
 Examples:
   tulle proxy list
+  tulle proxy get errors ratings             on a host: a workload, gateway or service
   tulle proxy get config deploy/web -n shop
   tulle proxy get errors web-0 -n shop";
 
@@ -119,12 +120,20 @@ Examples:
 pub(crate) const STAT: &str = "\
 Examples:
   tulle stat                       measure all workloads for ten seconds
+  tulle stat gateway/ingress --window 30s
   tulle stat deploy/web -n shop --window 1m
   tulle stat --by service -o json";
+
+/// `tulle edges`
+pub(crate) const EDGES: &str = "\
+Examples:
+  tulle edges
+  tulle edges -n shop -o json";
 
 /// `tulle tap`
 pub(crate) const TAP: &str = "\
 Examples:
+  tulle tap ratings                on a host: a workload, gateway or service
   tulle tap deploy/web -n shop
   tulle tap web-0 -n shop --path /api --count 10
   tulle tap svc/web -n shop -o json --for 30s";
@@ -145,6 +154,7 @@ Examples:
 /// `tulle metrics`
 pub(crate) const METRICS: &str = "\
 Examples:
+  tulle metrics                    print the metrics of all proxies, for Prometheus
   tulle metrics disable batch --restart
   tulle metrics enable batch --restart";
 
@@ -152,7 +162,8 @@ Examples:
 pub(crate) const SUPPORT: &str = "\
 Examples:
   tulle support bug-report
-  tulle support bug-report --file report.tar.gz --pods 10";
+  tulle support bug-report --file report.tar.gz --pods 10
+  tulle support bug-report --context prod";
 
 /// `tulle delete`
 pub(crate) const DELETE: &str = "\
@@ -165,8 +176,10 @@ pub(crate) const CHECK: &str = "\
 Examples:
   tulle check                      before `up`: can a mesh run here? After: does every part work?
   tulle check -o json
+  tulle check --fix --dry-run      show what would be fixed
+  tulle check --fix                fix it
 
-The exit code is 79 if a check failed, or if objects do not fit together.";
+The exit code is 79 if a check failed, or if objects do not fit together; with --fix, if that is still so.";
 
 /// `tulle why`
 pub(crate) const WHY: &str = "\

@@ -18,7 +18,7 @@ pub(crate) fn logs(paths: &Paths, args: &Logs) -> Result<()> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).or_fail(what)?;
     let mut at = bytes.len() as u64;
-    if !print(tail(&bytes, args.tail)) {
+    if !print(last_lines(&bytes, args.tail)) {
         return Ok(());
     }
     if !args.follow {
@@ -71,7 +71,8 @@ fn find(paths: &Paths, args: &Logs) -> Result<PathBuf> {
     })
 }
 
-fn known(directory: &Path) -> Vec<String> {
+/// Names of the processes that have a log.
+pub(crate) fn known(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
@@ -81,8 +82,8 @@ fn known(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The last lines.
-fn tail(bytes: &[u8], lines: Option<usize>) -> &[u8] {
+/// The last lines; none: all of them.
+pub(crate) fn last_lines(bytes: &[u8], lines: Option<usize>) -> &[u8] {
     let Some(lines) = lines else { return bytes };
     let ends = bytes.iter().enumerate().rev().filter(|(_, b)| **b == b'\n');
     // The newline at the very end closes the last line, it does not begin another.
@@ -106,12 +107,12 @@ mod tests {
     #[test]
     fn the_last_lines() {
         let text = b"a\nb\nc\n";
-        assert_eq!(tail(text, None), text);
-        assert_eq!(tail(text, Some(1)), b"c\n");
-        assert_eq!(tail(text, Some(2)), b"b\nc\n");
-        assert_eq!(tail(text, Some(9)), text);
-        assert_eq!(tail(text, Some(0)), b"");
-        assert_eq!(tail(b"a\nb", Some(1)), b"b");
-        assert_eq!(tail(b"", Some(3)), b"");
+        assert_eq!(last_lines(text, None), text);
+        assert_eq!(last_lines(text, Some(1)), b"c\n");
+        assert_eq!(last_lines(text, Some(2)), b"b\nc\n");
+        assert_eq!(last_lines(text, Some(9)), text);
+        assert_eq!(last_lines(text, Some(0)), b"");
+        assert_eq!(last_lines(b"a\nb", Some(1)), b"b");
+        assert_eq!(last_lines(b"", Some(3)), b"");
     }
 }

@@ -5,6 +5,7 @@
 mod apply;
 mod args;
 mod bench;
+mod bug_report;
 mod ca;
 mod check;
 mod client;
@@ -16,6 +17,7 @@ mod exec;
 mod failure;
 mod findings;
 mod get;
+mod host;
 mod http;
 mod identity;
 mod join;
@@ -28,22 +30,26 @@ mod output;
 mod paths;
 mod port_range;
 mod proc;
+mod proxies;
 mod restart;
 mod secret;
 mod status;
 mod supervise;
 mod token;
+mod traffic;
 mod up;
 mod version;
+mod which_mesh;
 mod why;
 
 use args::{Cli, Command, Internal};
 use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
-use paths::{Paths, Surroundings};
+use paths::Paths;
 use std::pin::Pin;
 use std::process::ExitCode;
 use supervise::preflight::Host;
+use which_mesh::WhichMesh;
 
 fn main() -> ExitCode {
     // These commands come first: a process that becomes another program must have one thread and its own
@@ -107,14 +113,6 @@ fn run_to_end<'a, T>(command: impl Future<Output = Result<T>> + 'a) -> Result<T>
     runtime()?.block_on(command)
 }
 
-/// The files of the mesh that is meant.
-fn choose(global: &args::Global) -> Result<Paths> {
-    let around = Surroundings::of_this_process();
-    let paths = Paths::choose(global.state.as_deref(), global.name.as_deref(), &around)?;
-    paths.are_own()?;
-    Ok(paths)
-}
-
 fn run_internal(internal: &Internal) -> Result<ExitCode> {
     match internal {
         Internal::Janitor { mesh, durable, run } => supervise::janitor::main(&Paths {
@@ -127,7 +125,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
                 detached: true,
                 ..up.clone()
             };
-            up::up(&choose(global)?, global, &up)?;
+            up::up(&which_mesh::paths(global)?, global, &up)?;
         }
         Internal::Controller(args) => controller::main(args)?,
         Internal::ClusterController { settings } => kube::controller::main(settings)?,
@@ -167,16 +165,19 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         run_to_end(kube::install::install(&cli.cluster, args))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let done = run_to_end(async {
-        match kube::run(cli).await? {
-            None => kube::run_shared(cli).await,
-            done => Ok(done),
-        }
-    });
-    if let Some(code) = done? {
+    if let Some(code) = run_to_end(kube::run(cli))? {
         return Ok(code);
     }
-    let paths = choose(&cli.global)?;
+    match which_mesh::choose(cli)? {
+        Some(WhichMesh::Cluster(other)) => {
+            return run_to_end(kube::run_shared(cli, other));
+        }
+        Some(WhichMesh::Host(other)) => {
+            host::say_which(cli, &which_mesh::paths(&cli.global)?, other)
+        }
+        None => {}
+    }
+    let paths = which_mesh::paths(&cli.global)?;
     let objects = || supervise::context::objects(&paths);
     let up = || supervise::state::RunState::of_running(&paths);
     match &cli.command {
@@ -240,9 +241,17 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             return run_to_end(async {
                 let explanation = why::explain(&mut objects(), args).await?;
                 let told = why::told(&state, args, &explanation).await;
-                why::why(args, explanation, &told)
+                why::why(args, host::name(&paths), explanation, &told)
             });
         }
+        Command::Proxy(_)
+        | Command::Stat(_)
+        | Command::Edges(_)
+        | Command::Tap(_)
+        | Command::Top(_)
+        | Command::Dashboard(_)
+        | Command::Metrics(_)
+        | Command::Support(_) => run_to_end(host::run(&paths, &cli.command))?,
         // Done above.
         Command::Bench { .. }
         | Command::Completions { .. }
@@ -251,15 +260,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         | Command::Upgrade(_)
         | Command::Inject(_)
         | Command::Namespace(_)
-        | Command::Proxy(_)
-        | Command::Stat(_)
-        | Command::Edges(_)
-        | Command::Harden(_)
-        | Command::Tap(_)
-        | Command::Top(_)
-        | Command::Dashboard(_)
-        | Command::Metrics(_)
-        | Command::Support(_) => {}
+        | Command::Harden(_) => {}
     }
     Ok(ExitCode::SUCCESS)
 }

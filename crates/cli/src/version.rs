@@ -5,12 +5,15 @@ use crate::client;
 use crate::failure::Result;
 use crate::output::{self, line};
 use crate::paths::Paths;
+use crate::proxies::MeshName;
 use serde::Serialize;
 use std::time::Duration;
 use tulle_api::v1::StatusRequest;
 
 #[derive(Serialize)]
 struct Versions {
+    #[serde(flatten)]
+    mesh: MeshName,
     tulle: &'static str,
     controller: Option<String>,
 }
@@ -28,6 +31,9 @@ pub(crate) async fn version(paths: &Paths, args: &Version) -> Result<()> {
         _ => None,
     };
     let versions = Versions {
+        mesh: MeshName::Host {
+            name: paths.name.clone(),
+        },
         tulle: env!("CARGO_PKG_VERSION"),
         controller,
     };

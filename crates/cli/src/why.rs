@@ -8,6 +8,7 @@ use crate::client::{Objects, Rpc};
 use crate::failure::Result;
 use crate::http;
 use crate::output::{self, Columns, Mark, coarse, line, paint};
+use crate::proxies::MeshName;
 use crate::supervise::state::RunState;
 use serde::Serialize;
 use serde_json::Value;
@@ -23,6 +24,8 @@ const SAME: f64 = 1.0;
 /// The output of `tulle why`.
 #[derive(Serialize)]
 struct Answer {
+    #[serde(flatten)]
+    mesh: MeshName,
     from: String,
     to: String,
     allowed: bool,
@@ -95,9 +98,14 @@ pub(crate) async fn explain(objects: &mut Objects, args: &Why) -> Result<Explana
 }
 
 /// Prints the explanation; the exit code is 0 if the call is allowed.
-pub(crate) fn why(args: &Why, explanation: Explanation, told: &Told) -> Result<ExitCode> {
+pub(crate) fn why(
+    args: &Why,
+    mesh: MeshName,
+    explanation: Explanation,
+    told: &Told,
+) -> Result<ExitCode> {
     let last_error = last_error(told, args, &explanation);
-    let mut answer = answer(args, explanation, last_error);
+    let mut answer = answer(args, mesh, explanation, last_error);
     answer.not_ready.clone_from(&told.not_ready);
     answer.now = now(&told.from_endpoints, &answer);
     if !output::structured(&answer, args.format.output)? {
@@ -146,7 +154,7 @@ async fn ask(state: &RunState, name: &str, path: &'static str) -> Vec<Value> {
     answers
 }
 
-fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
+fn answer(args: &Why, mesh: MeshName, e: Explanation, last_error: Option<LastError>) -> Answer {
     let considered = e.considered.into_iter().map(|c| Considered {
         policy: if c.kind.is_empty() {
             c.name
@@ -156,6 +164,7 @@ fn answer(args: &Why, e: Explanation, last_error: Option<LastError>) -> Answer {
         outcome: c.outcome,
     });
     Answer {
+        mesh,
         from: args.from.clone(),
         to: args.to.clone(),
         allowed: e.allowed,

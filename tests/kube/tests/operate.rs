@@ -210,6 +210,10 @@ fn why(cluster: &Cluster) {
     });
     let answer = tulle(&["why", "deploy/client", "web", "/path", "-n", "operate"]);
     assert_eq!(answer.code, 0, "{answer:?}");
+    let context = json(&["version"])["context"].clone();
+    assert!(context.as_str().is_some_and(|c| !c.is_empty()), "{context}");
+    let told = json(&["why", "deploy/client", "web", "/path", "-n", "operate"]);
+    assert_eq!(told["context"], context, "{told}");
     for part in ["√ allowed", "ns/operate/sa/client", "ns/operate/sa/web"] {
         assert!(answer.out.contains(part), "{part} in {answer:?}");
     }
@@ -378,6 +382,14 @@ fn manifests(cluster: &Cluster) {
 }
 
 fn scraped(cluster: &Cluster) {
+    let page = done(&["metrics", "-n", "operate"]);
+    for part in [
+        "# TYPE istio_requests_total counter\n",
+        "workload=\"deployment/web\"",
+        "workload=\"deployment/client\"",
+    ] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
     let annotation = || {
         let pods = cluster.get_json(&["-n", "operate", "pods", "-l", "app=web"]);
         let pods = pods["items"].as_array().unwrap().clone();
@@ -448,6 +460,7 @@ fn checks(cluster: &Cluster) {
     assert!(ids(&found).len() >= 40, "{found}");
     let proxies = ids(&json(&["check", "--proxy"]));
     assert!(proxies.contains(&"TK068".into()) && !proxies.contains(&"TK020".into()));
+    fixed(cluster);
 
     // A service that leads nowhere, and whose only caller is misspelt.
     let broken = r#"{ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "broken", "namespace": "operate" },
@@ -477,6 +490,39 @@ fn checks(cluster: &Cluster) {
     assert!(found.iter().any(|f| f.contains("TK033")), "{found:?}");
     let right = none.replace("/none", "/inject");
     cluster.kubectl(&["patch", webhook[0], webhook[1], "--type=json", "-p", &right]);
+}
+
+/// Missing objects of the installation are made again, but none that can refuse traffic.
+fn fixed(cluster: &Cluster) {
+    let whole = json(&["check", "--fix"]);
+    assert_eq!(whole["fixes"], serde_json::json!([]), "{whole}");
+    let service = ["-n", "tulle-system", "service", "tulle-controller"];
+    let policy = ["-n", "tulle-system", "networkpolicy", "tulle-controller"];
+    for object in [service, policy] {
+        cluster.kubectl(&[&["delete"][..], &object].concat());
+    }
+    let dry = tulle(&["check", "--fix", "--dry-run"]);
+    assert_eq!(dry.code, 79, "{dry:?}");
+    for part in [
+        "would fix: make Service/tulle-controller again",
+        "left as it is: NetworkPolicy/tulle-controller is missing; `tulle upgrade --apply`",
+    ] {
+        assert!(dry.out.contains(part), "{part}: {dry:?}");
+    }
+    let mut listed = cluster.command(&[&["kubectl", "get"][..], &service].concat());
+    assert!(
+        !listed.status().unwrap().success(),
+        "a dry run makes nothing"
+    );
+    let made = tulle(&["check", "--fix"]);
+    assert_eq!(made.code, 79, "the policy is left: {made:?}");
+    assert!(
+        made.out
+            .contains("fixed: made Service/tulle-controller again"),
+        "{made:?}"
+    );
+    cluster.apply(&done(&["upgrade"]));
+    eventually("all is well again", || tulle(&["check", "--fix"]).code == 0);
 }
 
 fn taken_away(cluster: &Cluster) {

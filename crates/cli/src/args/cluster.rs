@@ -32,7 +32,7 @@ pub(crate) struct Which {
 /// `-n`
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Within {
-    /// Look only at this namespace of a cluster
+    /// Look only at this namespace of a cluster, whatever is up on this host
     #[arg(long, short, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
 }
@@ -177,14 +177,14 @@ pub(crate) enum Query {
 /// `tulle proxy`
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Proxy {
-    /// Print the report of a pod's proxy
+    /// Print the report of a proxy: of a pod, or of a workload or gateway of this host
     #[command(after_help = examples::PROXY)]
     Get {
         /// Subject of the report
         #[arg(value_enum)]
         query: Query,
         /// Pod as NAME or `pod/NAME`; for `deploy/NAME`, `svc/NAME` and the like the first pod that
-        /// is ready
+        /// is ready. On a host a workload, gateway or service, as NAME, `workload/NAME`, `gateway/NAME` or `svc/NAME`
         #[arg(value_name = "POD")]
         target: String,
         #[command(flatten)]
@@ -202,10 +202,10 @@ pub(crate) enum Proxy {
 /// The unit by which traffic is summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum By {
-    /// Deployments and other owners of pods
+    /// Deployments and other owners of pods; on a host workloads and gateways
     #[default]
     Workload,
-    /// Pods
+    /// Pods; on a host the same as workloads
     Pod,
     /// Services
     Service,
@@ -214,7 +214,7 @@ pub(crate) enum By {
 /// `tulle stat`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Stat {
-    /// Show only this: `deploy/NAME`, `pod/NAME`, `svc/NAME`, or a name
+    /// Show only this: `deploy/NAME`, `pod/NAME`, `svc/NAME`, on a host `workload/NAME` or `gateway/NAME`, or a name
     #[arg(value_name = "TARGET")]
     pub(crate) target: Option<String>,
     /// Unit of a row
@@ -232,7 +232,7 @@ pub(crate) struct Stat {
 /// `tulle tap` and `tulle top`
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Tap {
-    /// Workload to watch: `deploy/NAME`, `pod/NAME`, `svc/NAME`, or a pod's name
+    /// Workload to watch: `deploy/NAME`, `pod/NAME`, `svc/NAME`, on a host `workload/NAME` or `gateway/NAME`, or a name
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
     /// Show only requests with this method
@@ -293,10 +293,19 @@ pub(crate) struct Dashboard {
 }
 
 /// `tulle metrics`
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Metrics {
+    #[command(subcommand)]
+    pub(crate) change: Option<Scraping>,
+    #[command(flatten)]
+    pub(crate) within: Within,
+}
+
+/// Changes to what Prometheus scrapes in a cluster.
 #[derive(Debug, Clone, Subcommand)]
-pub(crate) enum Metrics {
+pub(crate) enum Scraping {
     /// Let Prometheus scrape the sidecars of namespaces
-    #[command(after_help = examples::METRICS)]
     Enable(Namespaces),
     /// Stop Prometheus from scraping the sidecars of namespaces
     Disable(Namespaces),
@@ -314,7 +323,7 @@ pub(crate) enum Support {
         /// Number of last lines of each log
         #[arg(long, value_name = "N", default_value_t = 1000)]
         lines: usize,
-        /// Maximum number of pods whose proxies and logs are included
+        /// Maximum number of pods, or of a host's workloads and gateways, whose proxies and logs are included
         #[arg(long, value_name = "N", default_value_t = 100)]
         pods: usize,
     },

@@ -124,30 +124,31 @@ pub(crate) enum Command {
     /// Choose which namespaces of a cluster get sidecars
     #[command(subcommand)]
     Namespace(cluster::Namespace),
-    /// Show configuration, certificates and errors of the proxies in a cluster's pods
+    /// Show configuration, certificates and errors of proxies
     #[command(subcommand)]
     Proxy(cluster::Proxy),
-    /// Show success rates, requests a second and latencies of a cluster's workloads
+    /// Show success rates, requests a second and latencies of workloads
     #[command(after_help = examples::STAT)]
     Stat(cluster::Stat),
     /// Make namespaces of a cluster strict, and show which traffic that would refuse
     #[command(after_help = examples::HARDEN)]
     Harden(cluster::Harden),
-    /// Show who talks to whom in a cluster, with which identity
+    /// Show who talks to whom, with which identity
+    #[command(after_help = examples::EDGES)]
     Edges(cluster::Edges),
-    /// Show requests of a cluster's workload as they complete
+    /// Show requests of a workload as they complete
     #[command(after_help = examples::TAP)]
     Tap(cluster::Tap),
-    /// Count requests of a cluster's workload by path as they complete
+    /// Count requests of a workload by path as they complete
     #[command(after_help = examples::TOP)]
     Top(cluster::Tap),
     /// Forward a local port to a dashboard in the cluster
     #[command(after_help = examples::DASHBOARD)]
     Dashboard(cluster::Dashboard),
-    /// Choose which namespaces of a cluster Prometheus scrapes
-    #[command(subcommand)]
+    /// Print the metrics of all proxies on one page, or choose which namespaces of a cluster Prometheus scrapes
+    #[command(after_help = examples::METRICS)]
     Metrics(cluster::Metrics),
-    /// Collect diagnostics from a cluster
+    /// Collect diagnostics of a mesh
     #[command(subcommand)]
     Support(cluster::Support),
     /// Print the versions of this command and of the controller
@@ -454,11 +455,17 @@ pub(crate) enum Secret {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Check {
     /// Check before installation whether a cluster can have a mesh
-    #[arg(long, conflicts_with = "proxy")]
+    #[arg(long, conflicts_with_all = ["proxy", "fix"])]
     pub(crate) pre: bool,
     /// Check only the sidecars of a cluster and their pods
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fix")]
     pub(crate) proxy: bool,
+    /// Fix what can be fixed safely: nothing that serves traffic is touched
+    #[arg(long)]
+    pub(crate) fix: bool,
+    /// With --fix: change nothing, and show what would be fixed
+    #[arg(long, requires = "fix")]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) within: cluster::Within,
     #[command(flatten)]

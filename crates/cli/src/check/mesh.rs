@@ -2,8 +2,8 @@
 
 use super::Findings;
 use crate::paths::Paths;
-use crate::proc;
 use crate::status::{Proxy, Report, Service, Workload, collect};
+use crate::supervise::leftovers::Leftovers;
 use crate::supervise::state::RunState;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tulle_model::manifest::{MtlsMode, NO_ENDPOINT, Object, validate_set};
@@ -22,8 +22,11 @@ pub(super) async fn check(paths: &Paths, findings: &mut Findings) {
             findings.error(
                 "mesh",
                 "its supervisor ended without being told to",
-                "`tulle down` clears up; `tulle logs supervisor` shows why it ended",
+                "`tulle check --fix` or `tulle down` clears up; `tulle logs supervisor` shows why it ended",
             );
+            if !Leftovers::find(paths).is_gone() {
+                left_over(paths, findings);
+            }
             return;
         }
         Ok(Some(state)) => {
@@ -104,22 +107,19 @@ fn is_strict(stored: &[Object]) -> bool {
     !stored.iter().any(permissive)
 }
 
-/// Finds processes of a mesh that is not up.
+/// Finds processes and kernel objects of a mesh that is not up.
 fn left_over(paths: &Paths, findings: &mut Findings) {
-    let left = proc::marked(&paths.run);
-    if left.is_empty() {
+    let left = Leftovers::find(paths);
+    if left.is_gone() {
         findings.ok("mesh", "none is up, and nothing is left of one");
-    } else {
-        let pids: Vec<String> = left.iter().map(|id| id.pid.to_string()).collect();
-        findings.error(
-            "mesh",
-            format!(
-                "none is up, but processes of one are left: {}",
-                pids.join(" ")
-            ),
-            "`tulle down` ends them",
-        );
+        return;
     }
+    let fix = match left.processes.is_empty() {
+        true => "`tulle check --fix` or `tulle down` removes it",
+        false => "`tulle down` ends processes and removes the rest",
+    };
+    let shown = left.shown().join(", ");
+    findings.error("mesh", format!("none is up, but left are: {shown}"), fix);
 }
 
 fn controller(report: &Report, findings: &mut Findings) {

@@ -1,17 +1,21 @@
 //! `tulle check`: what is wrong or will go wrong, each with its cause and what to do.
 //!
 //! Works before `up` (can a mesh run here?) and while one is up (does every part do its work?).
-//! It changes nothing.
+//! It changes nothing, unless `--fix` asks it to fix what can be fixed safely.
 
+mod fix;
 mod host;
 mod mesh;
 
+pub(crate) use fix::{Fix, FixOutcome};
+
 use crate::args::Check;
-use crate::failure::Result;
+use crate::failure::{OrFail, Result};
 use crate::findings;
 use crate::output::{self, Mark, line, paint};
 use crate::paths::Paths;
 use serde::Serialize;
+use serde_json::Value;
 use std::process::ExitCode;
 
 /// How a check ended.
@@ -87,18 +91,72 @@ impl Findings {
     }
 }
 
-/// Runs every check; the exit code is 79 if one failed or something is wrong between objects.
+/// Runs every check, after the fixes of `--fix`; the exit code is 79 if one failed or something is wrong between
+/// objects.
 pub(crate) async fn check(paths: &Paths, args: &Check) -> Result<ExitCode> {
-    let mut findings = Findings::default();
-    host::check(paths, &mut findings);
-    mesh::check(paths, &mut findings).await;
-    if !output::structured(&findings.all, args.format.output)? {
+    let fixes = args.fix.then(|| fix::fix(paths, args.dry_run));
+    let fixes = fixes.transpose()?;
+    let findings = all(paths).await;
+    if !structured(fixes.as_deref(), &findings.all, args)? {
+        show_fixes(fixes.as_deref());
         for finding in &findings.all {
             line(&show(finding));
         }
         line(&summary(&findings));
     }
-    Ok(findings::exit(findings.failed()))
+    Ok(findings::exit(
+        findings.failed() || is_anything_left(&fixes),
+    ))
+}
+
+async fn all(paths: &Paths) -> Findings {
+    let mut findings = Findings::default();
+    host::check(paths, &mut findings);
+    mesh::check(paths, &mut findings).await;
+    findings
+}
+
+/// Everything that is found, for a report.
+pub(crate) async fn found(paths: &Paths) -> Result<Value> {
+    let found = serde_json::to_value(all(paths).await.all);
+    found.or_fail(|| "cannot print what was found".to_owned())
+}
+
+/// Findings for programs, with the fixes if these were asked for. False if a table was asked for.
+pub(crate) fn structured<T: Serialize>(
+    fixes: Option<&[Fix]>,
+    findings: &[T],
+    args: &Check,
+) -> Result<bool> {
+    #[derive(Serialize)]
+    struct Both<'a, T> {
+        fixes: &'a [Fix],
+        findings: &'a [T],
+    }
+    match fixes {
+        None => output::structured(&findings, args.format.output),
+        Some(fixes) => output::structured(&Both { fixes, findings }, args.format.output),
+    }
+}
+
+/// Whether something was not fixed.
+pub(crate) fn is_anything_left(fixes: &Option<Vec<Fix>>) -> bool {
+    let mut fixes = fixes.iter().flatten();
+    fixes.any(|fix| fix.outcome != FixOutcome::Done)
+}
+
+/// Says what `--fix` did.
+pub(crate) fn show_fixes(fixes: Option<&[Fix]>) {
+    let Some(fixes) = fixes else {
+        return;
+    };
+    if fixes.is_empty() {
+        line("there is nothing that can be fixed safely");
+    }
+    for one in fixes {
+        line(&one.line());
+    }
+    line("");
 }
 
 fn show(finding: &Finding) -> String {

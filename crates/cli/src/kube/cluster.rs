@@ -5,23 +5,17 @@ use super::kubeconfig;
 use crate::args::cluster::Which;
 use crate::client::{self, Objects};
 use crate::failure::{Failure, OrFail, Result};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::AttachParams;
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Error};
 use serde_json::Value;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 use tonic::transport::Endpoint;
 use tulle_kube::names::{CONTROLLER, WEBHOOK};
 use tulle_proxy::control::dial::{self, Stream};
 
-/// Longest answer of a pod that is read.
-const LONGEST: usize = 32 << 20;
-/// How long a pod may take to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Objects asked for at a time.
 const PAGE: usize = 500;
 /// Where a mesh is that says nothing else.
@@ -184,7 +178,7 @@ impl Cluster {
         let answer = self.client.send(request.ok()?).await.ok()?;
         let date = answer.headers().get("date")?.to_str().ok()?;
         let date = k8s_openapi::jiff::fmt::rfc2822::parse(date).ok()?;
-        Some(super::proxy::now() - date.timestamp().as_second())
+        Some(crate::proxies::now() - date.timestamp().as_second())
     }
 
     /// The namespace of the mesh's controller: where the webhook's service is.
@@ -207,49 +201,6 @@ impl Cluster {
         let mut forwarded = forwarded.map_err(|e| self.failure(&what(), e))?;
         let stream = forwarded.take_stream(port);
         stream.ok_or_else(|| Failure::new(what()).because("the API server forwarded another port"))
-    }
-
-    /// Sends a GET to a port of a pod and returns the whole answer.
-    pub(crate) async fn ask(&self, pod: (&str, &str), port: u16, path: &str) -> Result<String> {
-        let what = || format!("pod {}/{} does not answer {path}", pod.0, pod.1);
-        let asked = async {
-            let answer = self.open_answer(pod, port, path).await?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), LONGEST).collect().await;
-            let bytes = body.or_fail(what)?.to_bytes();
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            if status.is_success() {
-                return Ok(text);
-            }
-            Err(Failure::new(what()).because(format!("{status}: {}", text.trim())))
-        };
-        match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let seconds = PATIENCE.as_secs();
-                Err(Failure::new(what()).because(format!("nothing within {seconds} s")))
-            }
-        }
-    }
-
-    /// The same, to be read as it comes.
-    pub(crate) async fn open_answer(
-        &self,
-        pod: (&str, &str),
-        port: u16,
-        path: &str,
-    ) -> Result<http::Response<Incoming>> {
-        let what = || format!("pod {}/{} does not answer {path}", pod.0, pod.1);
-        let stream = self.forward(pod, port).await?;
-        let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.or_fail(what)?;
-        tokio::spawn(connection);
-        let request = http::Request::builder()
-            .uri(path)
-            .header("host", "localhost")
-            .body(Full::<Bytes>::default());
-        let request = request.or_fail(what)?;
-        sender.send_request(request).await.or_fail(what)
     }
 
     /// A pod of the controller that is ready.

@@ -2,12 +2,13 @@
 
 use super::cluster::Cluster;
 use super::namespace::exists;
-use super::outside::{self, Outside, Peer, Strictness};
+use super::outside::Strictness;
 use super::workloads::{self, NO_SIDECARS, text};
-use crate::args::cluster::Harden;
+use crate::args::cluster::{Harden, Within};
 use crate::failure::Result;
 use crate::findings;
 use crate::output::{self, line};
+use crate::traffic::{Outside, Peer, seen_outside};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -55,14 +56,14 @@ pub(crate) async fn harden(cluster: &Cluster, args: &Harden) -> Result<ExitCode>
     let strictness = Strictness::from_cluster(cluster, &all).await?;
     let mut names: BTreeSet<String> = args.names.iter().cloned().collect();
     if names.is_empty() {
-        let pods = workloads::meshed(cluster, &crate::args::cluster::Within::default()).await?;
+        let pods = workloads::meshed(cluster, &Within::default()).await?;
         names.extend(pods.into_iter().filter(|p| !p.gateway).map(|p| p.namespace));
         let joined = all
             .iter()
             .filter(|n| super::namespace::wish(n) == "enabled");
         names.extend(joined.map(|n| text(n, "/metadata/name").to_owned()));
     }
-    let seen = outside::seen(cluster, None).await?;
+    let seen = seen_outside(cluster, &Within::default()).await?;
     let mut done = Vec::new();
     for name in names {
         let mut namespace = judge(&name, &seen, &strictness);

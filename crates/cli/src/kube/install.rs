@@ -1,10 +1,11 @@
 //! `tulle install`: the objects that a cluster needs, printed for `kubectl apply -f -` or applied.
 
 use super::cluster::Cluster;
-use super::{has_kubeconfig, present, rollout, values};
+use super::{present, rollout, values};
 use crate::args::cluster::Which;
 use crate::args::{Install, ObjectFormat};
 use crate::failure::{OrFail, Result};
+use crate::which_mesh::has_kubeconfig;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tulle_kube::crd;

@@ -1,10 +1,11 @@
 //! `tulle namespace`: which namespaces' pods get sidecars.
 
 use super::cluster::Cluster;
-use super::workloads::{self, Meshed, text};
+use super::workloads::{self, text};
 use crate::args::cluster::{Namespace, Namespaces};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
+use crate::proxies::Meshed;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,18 +1,18 @@
-//! `tulle metrics`: whether sidecars of a namespace say that Prometheus may scrape them.
+//! `tulle metrics enable` and `disable`: whether sidecars of a namespace say that Prometheus may scrape them.
 
 use super::cluster::Cluster;
 use super::namespace::{exists, restart_or_say};
-use crate::args::cluster::{Metrics, Namespaces};
+use crate::args::cluster::{Namespaces, Scraping};
 use crate::failure::Result;
 use crate::output::line;
 use serde_json::json;
 use tulle_kube::names::METRICS;
 
 /// Does it.
-pub(crate) async fn metrics(cluster: &Cluster, command: &Metrics) -> Result<()> {
+pub(crate) async fn change(cluster: &Cluster, command: &Scraping) -> Result<()> {
     match command {
-        Metrics::Enable(named) => label(cluster, named, None).await,
-        Metrics::Disable(named) => label(cluster, named, Some("disabled")).await,
+        Scraping::Enable(named) => label(cluster, named, None).await,
+        Scraping::Disable(named) => label(cluster, named, Some("disabled")).await,
     }
 }
 

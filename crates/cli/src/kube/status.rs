@@ -1,14 +1,14 @@
 //! `tulle status` and `tulle version` in a cluster.
 
 use super::cluster::Cluster;
-use super::outside::{self, Outside};
-use super::workloads::text;
-use super::{proxy, traffic};
+use super::workloads::{NO_SIDECARS, text};
 use crate::args::cluster::Within;
 use crate::args::{Status, Version};
 use crate::failure::{Failure, Result};
 use crate::metrics::Edge;
 use crate::output::{self, line};
+use crate::proxies::{self, MeshName, ProxySource};
+use crate::traffic::{self, Outside};
 use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -23,7 +23,7 @@ struct Report {
     context: String,
     namespace: String,
     controller: Controller,
-    proxies: Vec<proxy::Row>,
+    proxies: Vec<proxies::Row>,
     edges: Vec<Edge>,
     /// Peers outside the mesh.
     outside: Outside,
@@ -81,9 +81,9 @@ async fn collect(cluster: &Cluster) -> Result<Report> {
             objects: said.as_ref().map(|s| s.objects),
         },
         namespace: home,
-        proxies: proxy::rows(cluster, &everywhere).await?,
-        edges: traffic::seen(cluster, &everywhere).await?,
-        outside: outside::seen(cluster, None).await?,
+        proxies: proxies::rows(cluster, &everywhere).await?,
+        edges: traffic::seen_edges(cluster, &everywhere).await?,
+        outside: traffic::seen_outside(cluster, &everywhere).await?,
     })
 }
 
@@ -112,9 +112,10 @@ fn show(report: Report) {
         "mesh in {} of {}: {} of {} controllers ready; {said}",
         report.namespace, report.context, controller.ready, controller.replicas
     ));
-    line(&format!("\n{}", proxy::table(report.proxies)));
-    line(&format!("\n{}", traffic::table(report.edges)));
-    let outside = outside::tables(&report.outside);
+    let proxies = proxies::table(report.proxies).unwrap_or_else(|| NO_SIDECARS.to_owned());
+    line(&format!("\n{proxies}"));
+    line(&format!("\n{}", traffic::edges_table(report.edges)));
+    let outside = traffic::outside_tables(&report.outside);
     if !outside.is_empty() {
         line(&format!("\n{outside}"));
     }
@@ -122,6 +123,8 @@ fn show(report: Report) {
 
 #[derive(Serialize)]
 struct Versions {
+    #[serde(flatten)]
+    mesh: MeshName,
     tulle: &'static str,
     controller: Option<String>,
     kubernetes: Option<String>,
@@ -136,6 +139,7 @@ pub(crate) async fn version(cluster: &Cluster, args: &Version) -> Result<()> {
         false => None,
     };
     let versions = Versions {
+        mesh: cluster.mesh(),
         tulle: env!("CARGO_PKG_VERSION"),
         controller,
         kubernetes: server.map(|s| text(&s, "/gitVersion").to_owned()),

@@ -6,6 +6,7 @@ use super::workloads::{self, Meshed, text};
 use crate::args::cluster::Uninstall;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
+use crate::proxies::Meshed;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -31,11 +31,7 @@ pub(crate) async fn upgrade(cluster: &Cluster, which: &Which, args: &Upgrade) ->
         Failure::new(format!("there is no controller in the namespace {home}"))
             .fix("`tulle install | kubectl apply -f -`")
     })?;
-    if text(
-        &controller,
-        "/metadata/labels/app.kubernetes.io~1managed-by",
-    ) == "Helm"
-    {
+    if is_of_helm(&controller) {
         return Err(Failure::new("this mesh was installed by Helm").fix("`helm upgrade`"));
     }
     let present = present::find(cluster).await?.unwrap_or_default();
@@ -81,8 +77,14 @@ pub(crate) async fn upgrade(cluster: &Cluster, which: &Which, args: &Upgrade) ->
     Ok(())
 }
 
+/// Whether Helm made an object.
+pub(super) fn is_of_helm(object: &Value) -> bool {
+    let label = "/metadata/labels/app.kubernetes.io~1managed-by";
+    text(object, label) == "Helm"
+}
+
 /// Reads the values that were chosen at installation.
-async fn given(cluster: &Cluster, home: &str) -> Result<Value> {
+pub(super) async fn given(cluster: &Cluster, home: &str) -> Result<Value> {
     let path = format!("/api/v1/namespaces/{home}/configmaps/{VALUES}");
     let found = cluster.get(&path).await?;
     let text = found.as_ref().map(|found| text(found, "/data/values.json"));
@@ -105,7 +107,8 @@ fn without_images(mut given: Value) -> Value {
     given
 }
 
-fn shown(object: &Value) -> String {
+/// `Kind/name`.
+pub(super) fn shown(object: &Value) -> String {
     format!(
         "{}/{}",
         text(object, "/kind"),
@@ -114,7 +117,7 @@ fn shown(object: &Value) -> String {
 }
 
 /// Where the API server has an object.
-fn place(object: &Value) -> String {
+pub(super) fn place(object: &Value) -> String {
     let version = text(object, "/apiVersion");
     let api = if version.contains('/') { "apis" } else { "api" };
     let plural = plural(text(object, "/kind"));

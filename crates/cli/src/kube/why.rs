@@ -1,11 +1,12 @@
 //! `tulle why` in a cluster: the controller's answer, with what the proxies of both sides remember.
 
 use super::cluster::Cluster;
-use super::workloads::{self, Meshed, Target, text};
+use super::workloads::{self, text};
 use crate::args::Why;
 use crate::args::cluster::Within;
 use crate::client::Rpc;
 use crate::failure::Result;
+use crate::proxies::{Meshed, ProxySource, Target, ask_all};
 use crate::why::{self, Told};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -69,7 +70,7 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
         to_errors,
         not_ready,
     };
-    why::why(&args, explanation, &told)
+    why::why(&args, cluster.mesh(), explanation, &told)
 }
 
 /// `web:80`; an address of IPv6 alone has more colons.
@@ -100,7 +101,7 @@ async fn pods(cluster: &Cluster, name: &str, here: &str) -> Result<Vec<Meshed>> 
     let within = Within {
         namespace: Some(namespace.to_owned()),
     };
-    let mut found = workloads::select(cluster, name, &within).await?;
+    let mut found = cluster.select(name, &within).await?;
     found.truncate(ASKED);
     Ok(found)
 }
@@ -132,7 +133,7 @@ async fn service(cluster: &Cluster, name: &str, here: &str) -> Result<Option<Str
 }
 
 async fn ask(cluster: &Cluster, pods: &[Meshed], path: &str) -> Vec<Value> {
-    let answers = workloads::ask_all(cluster, pods, path).await;
+    let answers = ask_all(cluster, pods, path).await;
     let texts = answers.into_iter().filter_map(|(_, answer)| answer.ok());
     texts
         .filter_map(|text| serde_json::from_str(&text).ok())

@@ -2,60 +2,18 @@
 
 use super::cluster::Cluster;
 use crate::args::cluster::Within;
-use crate::failure::{Failure, Result};
-use futures_util::{StreamExt, stream};
+use crate::failure::Result;
+use crate::proxies::{Meshed, Target};
 use serde_json::Value;
 use tulle_kube::names::{EGRESS_GATEWAY, SIDECAR};
 
-/// Administration of a sidecar, on its pod's loopback.
-pub(crate) const ADMIN_PORT: u16 = 15000;
 /// Where there is nothing to show.
 pub(crate) const NO_SIDECARS: &str =
     "no pod has a sidecar; `tulle namespace add NAME --restart` changes that";
-/// Pods that are asked at a time.
-const AT_A_TIME: usize = 16;
-
 /// The containers of gateways' proxies.
 const GATEWAYS: [&str; 2] = ["gateway", EGRESS_GATEWAY];
 
-/// A pod with a sidecar, or of a gateway.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Meshed {
-    /// Namespace.
-    pub(crate) namespace: String,
-    /// Name.
-    pub(crate) name: String,
-    /// The owner: `deployment/web`; the pod itself if it has none.
-    pub(crate) workload: String,
-    /// Its service account.
-    pub(crate) account: String,
-    /// Its labels, for selectors.
-    pub(crate) labels: Vec<(String, String)>,
-    /// All its containers are ready.
-    pub(crate) ready: bool,
-    /// Its sidecar runs and is ready.
-    pub(crate) sidecar_ready: bool,
-    /// Its sidecar runs.
-    pub(crate) sidecar_runs: bool,
-    /// Version of its sidecar, by its image.
-    pub(crate) version: String,
-    /// How often its sidecar was started again.
-    pub(crate) restarts: u64,
-    /// It is a gateway's: the proxy is all there is.
-    pub(crate) gateway: bool,
-}
-
 impl Meshed {
-    /// Namespace and name.
-    pub(crate) fn key(&self) -> (&str, &str) {
-        (&self.namespace, &self.name)
-    }
-
-    /// `namespace/name`
-    pub(crate) fn shown(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
-
     /// Reads a pod; none if it has no proxy of the mesh, or has ended.
     pub(crate) fn from_pod(pod: &Value) -> Option<Self> {
         if matches!(text(pod, "/status/phase"), "Succeeded" | "Failed") {
@@ -171,52 +129,7 @@ pub(crate) async fn meshed(cluster: &Cluster, within: &Within) -> Result<Vec<Mes
     Ok(pods.iter().filter_map(Meshed::from_pod).collect())
 }
 
-/// Asks a port of each pod, several at a time; answers in the order of the pods.
-pub(crate) async fn ask_all<'a>(
-    cluster: &Cluster,
-    pods: impl IntoIterator<Item = &'a Meshed>,
-    path: &str,
-) -> Vec<(&'a Meshed, Result<String>)> {
-    let asked = pods.into_iter().map(|pod| async move {
-        let answer = cluster.ask(pod.key(), ADMIN_PORT, path).await;
-        (pod, answer)
-    });
-    stream::iter(asked).buffered(AT_A_TIME).collect().await
-}
-
-/// A target given as `deploy/web`, `pod/web-0`, `svc/web`, `sa/web` or a name.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Target<'a> {
-    Pod(&'a str),
-    Service(&'a str),
-    Account(&'a str),
-    /// Kind as in [`Meshed::workload`], and name.
-    Workload(&'static str, &'a str),
-    /// A pod, or whatever has pods by this name.
-    Any(&'a str),
-}
-
-impl<'a> Target<'a> {
-    /// Reads one as `kubectl` would.
-    pub(crate) fn parse(text: &'a str) -> Result<Self> {
-        let Some((kind, name)) = text.split_once('/') else {
-            return Ok(Self::Any(text));
-        };
-        Ok(match kind.to_ascii_lowercase().as_str() {
-            "pod" | "pods" | "po" => Self::Pod(name),
-            "svc" | "service" | "services" => Self::Service(name),
-            "sa" | "serviceaccount" | "serviceaccounts" => Self::Account(name),
-            "deploy" | "deployment" | "deployments" => Self::Workload("deployment", name),
-            "sts" | "statefulset" | "statefulsets" => Self::Workload("statefulset", name),
-            "ds" | "daemonset" | "daemonsets" => Self::Workload("daemonset", name),
-            "job" | "jobs" => Self::Workload("job", name),
-            _ => {
-                return Err(Failure::usage(format!("{kind:?} is not a kind with pods"))
-                    .fix("use pod/, deploy/, sts/, ds/, job/, svc/ or sa/ and a name"));
-            }
-        })
-    }
-
+impl Target<'_> {
     /// Whether a pod without a sidecar is meant.
     pub(super) fn takes_plain(&self, pod: &Value) -> bool {
         let own = workload(pod);
@@ -230,62 +143,6 @@ impl<'a> Target<'a> {
             Self::Service(_) => false,
         }
     }
-
-    /// Whether a pod is meant. Services are looked up before: see [`select`].
-    fn takes(&self, pod: &Meshed) -> bool {
-        match self {
-            Self::Pod(name) => pod.name == *name,
-            Self::Account(name) => pod.account == *name,
-            Self::Workload(kind, name) => pod.workload == format!("{kind}/{name}"),
-            Self::Any(name) => pod.name == *name || pod.workload.split('/').nth(1) == Some(*name),
-            Self::Service(_) => false,
-        }
-    }
-}
-
-/// The pods with a sidecar that are meant, at least one.
-pub(crate) async fn select(
-    cluster: &Cluster,
-    target: &str,
-    within: &Within,
-) -> Result<Vec<Meshed>> {
-    let parsed = Target::parse(target)?;
-    let namespace = within.namespace.as_deref().unwrap_or(&cluster.namespace);
-    let all = meshed(
-        cluster,
-        &Within {
-            namespace: Some(namespace.to_owned()),
-        },
-    )
-    .await?;
-    let service = match parsed {
-        Target::Service(name) | Target::Any(name) => {
-            let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
-            cluster.get(&path).await?
-        }
-        _ => None,
-    };
-    let selector = service
-        .as_ref()
-        .and_then(|s| s.pointer("/spec/selector")?.as_object());
-    let chosen = |pod: &Meshed| {
-        let behind = selector.is_some_and(|wanted| {
-            !wanted.is_empty()
-                && wanted.iter().all(|(key, value)| {
-                    let mut labels = pod.labels.iter();
-                    labels.any(|(k, v)| k == key && Some(v.as_str()) == value.as_str())
-                })
-        });
-        behind || parsed.takes(pod)
-    };
-    let mut found: Vec<Meshed> = all.into_iter().filter(chosen).collect();
-    if found.is_empty() {
-        let what = format!("no pod of {target} in the namespace {namespace} has a sidecar");
-        return Err(Failure::new(what)
-            .fix("`tulle proxy list` lists those that have one; -n names another namespace"));
-    }
-    found.sort_by_key(|pod| !pod.sidecar_ready);
-    Ok(found)
 }
 
 #[cfg(test)]

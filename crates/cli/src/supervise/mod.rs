@@ -12,6 +12,7 @@ mod direct_places;
 pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
 pub(crate) mod janitor;
+pub(crate) mod leftovers;
 mod listening;
 mod lock;
 pub(crate) mod logs;

@@ -326,3 +326,21 @@ fn progress_names_what_is_not_ready_and_ctrl_c_ends_it_too() {
     assert_eq!(code, 0, "{text}");
     assert_eq!(demo.left(), Vec::<String>::new());
 }
+
+#[test]
+fn a_terminal_is_told_which_mesh_is_asked() {
+    let demo = Demo::start_on_loopback(|text| text);
+    let mut command = demo.interruptible();
+    command
+        .args(["proxy", "list"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR");
+    let terminal = Terminal::start(command, 160, 40);
+    let mesh = format!("mesh {} of this host", demo.name());
+    terminal.await_shown(&[&mesh, "gateway.ingress"]);
+    let (_, text, _) = terminal.interrupt();
+    assert!(text.starts_with(&mesh), "{text}");
+    // A program reads the result alone.
+    let answer = demo.tulle(&["proxy", "list"]);
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""), "{answer:?}");
+}

@@ -107,6 +107,22 @@ fn a_host_is_shown_keeps_to_its_ports_and_comes_back_without_a_token() {
             .all(|(_, host, _)| host == "edge")
     );
     assert_eq!(one.tulle(&["check"]).code, 0, "{:?}", one.tulle(&["check"]));
+    // Each host asks its own proxies, and says whose it does not ask.
+    for (host, own, note) in [
+        (&one, "reviews", "gateway, ratings on host edge"),
+        (&two, "ratings", "joined as edge"),
+    ] {
+        let listed = host.tulle(&["proxy", "list"]);
+        assert_eq!(listed.code, 0, "{listed:?}");
+        assert!(listed.out.contains(&format!("svc/{own}")), "{listed:?}");
+        assert!(listed.err.contains(note), "{listed:?}");
+    }
+    let elsewhere = one.tulle(&["tap", "ratings", "--for", "1s"]);
+    assert_eq!(elsewhere.code, 1, "{elsewhere:?}");
+    assert!(
+        elsewhere.err.contains("it runs on host edge"),
+        "{elsewhere:?}"
+    );
 
     // Its identity is for its owner alone, and outlives a crash of the whole host.
     let identity = two.path().join("state/host-identity.pem");

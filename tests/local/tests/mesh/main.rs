@@ -22,6 +22,7 @@ mod life;
 mod limits;
 mod live_listeners;
 mod loopback;
+mod operate;
 mod page;
 mod policy;
 mod quick_starts;

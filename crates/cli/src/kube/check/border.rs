@@ -2,9 +2,10 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
-use crate::kube::outside::{Peer, profile};
-use crate::kube::proxy::now;
+use crate::kube::outside::profile;
 use crate::kube::workloads::text;
+use crate::proxies::now;
+use crate::traffic::Peer;
 
 /// How long ago a refusal may be to be told: what was mended before is no news.
 const RECENT: i64 = 15 * 60;
@@ -90,7 +91,8 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::outside::{Outside, Strictness};
+    use crate::kube::outside::Strictness;
+    use crate::traffic::Outside;
     use serde_json::json;
 
     fn peer(namespace: &str, allowed: u64, refused: u64, last: i64) -> Peer {

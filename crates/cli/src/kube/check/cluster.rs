@@ -2,8 +2,8 @@
 
 use super::gather::{Facts, named};
 use super::{Outcome, Report};
-use crate::kube::proxy::now;
 use crate::kube::workloads::{is_ready, tag, text};
+use crate::proxies::now;
 use serde_json::Value;
 use tulle_kube::names::{CONTROLLER, SIDECAR};
 

@@ -2,9 +2,9 @@
 
 use super::gather::{Facts, named};
 use super::{Outcome, Report};
-use crate::kube::proxy::now;
 use crate::kube::workloads::{is_ready, items, tag, text};
 use crate::output::coarse;
+use crate::proxies::now;
 use serde_json::Value;
 use std::time::UNIX_EPOCH;
 use tulle_kube::controller::ControllerOptions;

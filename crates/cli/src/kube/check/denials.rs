@@ -2,10 +2,10 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
-use crate::kube::proxy::now;
-use crate::kube::traffic::short;
 use crate::kube::workloads::text;
 use crate::output::coarse;
+use crate::proxies::now;
+use crate::traffic::short;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -2,9 +2,9 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
-use crate::kube::proxy::now;
 use crate::kube::workloads::{items, text};
 use crate::output::coarse;
+use crate::proxies::now;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tulle_kube::gateway::{NOT_PERMITTED, ROLE};

@@ -3,9 +3,10 @@
 use crate::args::cluster::Within;
 use crate::failure::{Failure, Result};
 use crate::kube::cluster::{Cluster, webhook_path};
-use crate::kube::outside::{self, Outside, Strictness, mesh_in_force};
-use crate::kube::proxy::{self, Said};
-use crate::kube::workloads::{self, Meshed, text};
+use crate::kube::outside::{Strictness, mesh_in_force};
+use crate::kube::workloads::{self, text};
+use crate::proxies::{self, Meshed, ProxyReport, ask_all};
+use crate::traffic::{Outside, seen_outside};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tulle_api::v1::{AuthorityStatus, ControllerStatus, ShowAuthorityRequest, StatusRequest};
@@ -105,7 +106,7 @@ pub(super) struct Facts {
     /// The result of a trial pod that asked for a sidecar.
     pub(super) trial: Option<std::result::Result<bool, String>>,
     /// Pods with sidecars, and what their proxies say.
-    pub(super) meshed: Vec<(Meshed, std::result::Result<Said, String>)>,
+    pub(super) meshed: Vec<(Meshed, std::result::Result<ProxyReport, String>)>,
     /// Peers outside the mesh, and the traffic that is refused there.
     pub(super) outside: Outside,
     pub(super) strictness: Strictness,
@@ -316,20 +317,20 @@ impl Facts {
         };
         let pods = workloads::meshed(cluster, &within).await?;
         let gateways = pods.iter().filter(|pod| pod.gateway && pod.sidecar_runs);
-        let metrics = workloads::ask_all(cluster, gateways, "/metrics").await;
+        let metrics = ask_all(cluster, gateways, "/metrics").await;
         let texts = metrics.into_iter().filter_map(|(_, text)| text.ok());
         self.gateway_metrics = texts.collect::<Vec<_>>().join("\n");
         let running = pods.iter().filter(|pod| pod.sidecar_runs);
-        let errors = workloads::ask_all(cluster, running, "/errors").await;
+        let errors = ask_all(cluster, running, "/errors").await;
         let errors = errors.into_iter().filter_map(|(_, text)| text.ok());
         self.errors = errors
             .filter_map(|text| serde_json::from_str::<Vec<Value>>(&text).ok())
             .flatten()
             .collect();
-        self.outside = outside::seen(cluster, namespace).await?;
+        self.outside = seen_outside(cluster, &within).await?;
         self.mesh = mesh_in_force(cluster).await?;
         self.strictness = Strictness::from_cluster(cluster, &self.namespaces).await?;
-        let said = proxy::said(cluster, &pods).await;
+        let said = proxies::reports(cluster, &pods).await;
         let said = said.into_iter().map(|(pod, said)| {
             let said = said.map_err(|failure: Failure| failure.to_string());
             (pod.clone(), said)

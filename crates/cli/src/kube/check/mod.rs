@@ -1,5 +1,5 @@
 //! `tulle check` of a cluster: before installation (`--pre`), after it, or only the data plane
-//! (`--proxy`). It changes nothing: the one pod it asks for is a dry run.
+//! (`--proxy`). It changes nothing without `--fix`: the one pod it asks for is a dry run.
 //!
 //! What is looked at is gathered first; the checks are pure.
 
@@ -26,14 +26,19 @@ mod statuses;
 mod testing;
 
 use super::cluster::Cluster;
+use super::fix::fix;
 use crate::args::Check;
-use crate::check::Outcome;
-use crate::failure::{OrFail, Result};
+use crate::check::{Fix, FixOutcome, Outcome, is_anything_left, show_fixes, structured};
+use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
-use crate::output::{self, Mark, line, paint};
+use crate::output::{Mark, line, paint};
 use gather::Facts;
 use serde::Serialize;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often is looked again, a second apart, after a fix, until the cluster is well.
+const SETTLING: usize = 15;
 
 /// The result of one check on one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -147,16 +152,35 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
 
 /// Runs the checks that are asked for; the exit code is 79 if one failed.
 pub(crate) async fn check(cluster: &Cluster, args: &Check) -> Result<ExitCode> {
+    let fixes = match args.fix {
+        true => Some(fix(cluster, args.dry_run).await?),
+        false => None,
+    };
     let namespace = args.within.namespace.as_deref();
-    let facts = Facts::gather(cluster, namespace, args.pre).await?;
-    let report = report(&facts, args.pre, args.proxy);
-    if !output::structured(&report.0, args.format.output)? {
+    let look = async || {
+        let facts = Facts::gather(cluster, namespace, args.pre).await?;
+        Ok::<_, Failure>(report(&facts, args.pre, args.proxy))
+    };
+    let mut report: Report = look().await?;
+    let is_done = |one: &Fix| one.outcome == FixOutcome::Done;
+    if fixes.iter().flatten().any(is_done) {
+        // The cluster needs a moment to follow.
+        for _ in 0..SETTLING {
+            if !report.failed() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            report = look().await?;
+        }
+    }
+    if !structured(fixes.as_deref(), &report.0, args)? {
+        show_fixes(fixes.as_deref());
         for finding in &report.0 {
             line(&show(finding));
         }
         line(&summary(&report));
     }
-    Ok(findings::exit(report.failed()))
+    Ok(findings::exit(report.failed() || is_anything_left(&fixes)))
 }
 
 fn show(finding: &Finding) -> String {

@@ -192,7 +192,7 @@ fn selects(selector: Option<&Value>, labels: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::workloads::Meshed;
+    use crate::proxies::Meshed;
 
     fn found(policies: Vec<Value>) -> Vec<String> {
         let pod = json!({

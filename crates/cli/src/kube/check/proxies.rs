@@ -2,9 +2,9 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
-use crate::kube::proxy::{Said, now, refused};
-use crate::kube::workloads::{Meshed, items, text};
+use crate::kube::workloads::{items, text};
 use crate::output::coarse;
+use crate::proxies::{Meshed, ProxyReport, now, refused};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tulle_kube::inject::differences;
@@ -143,7 +143,7 @@ fn said(facts: &Facts, report: &mut Report) {
     let mut left = i64::MAX;
     for (pod, said) in facts.meshed.iter().filter(|(pod, _)| pod.sidecar_runs) {
         let name = format!("pod {}", pod.shown());
-        let Said {
+        let ProxyReport {
             config,
             certificates: own,
         } = match said {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_proxy_that_is_well_is_not_found_and_one_that_is_not_is() {
-        let own = |id: &str, to: i64| Said {
+        let own = |id: &str, to: i64| ProxyReport {
             config: json!({ "generation": 3, "refused": { "configuration": null } }),
             certificates: json!({ "spiffe_id": id, "not_before": now() - 60, "not_after": to }),
         };

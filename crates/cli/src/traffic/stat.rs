@@ -1,12 +1,10 @@
-//! `tulle stat` and `tulle edges`: what the proxies counted, asked of them. Nothing else is needed.
+//! `tulle stat`: what the proxies counted, asked of them. Nothing else is needed.
 
-use super::cluster::Cluster;
-use super::outside;
-use super::workloads::{self, Meshed};
-use crate::args::cluster::{By, Edges, Stat, Within};
+use super::{milliseconds, percent, rate};
+use crate::args::cluster::{By, Stat};
 use crate::failure::Result;
-use crate::metrics::{self, Edge};
 use crate::output::{self, Columns, line};
+use crate::proxies::{Meshed, ProxySource, ask_all};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tulle_model::samples::{self, CountedTraffic, MetricSample};
@@ -27,8 +25,8 @@ fn counted(samples: &[MetricSample]) -> BTreeMap<String, CountedTraffic> {
 /// Counters by pod (`namespace/name`), then by service.
 type Scraped = BTreeMap<String, BTreeMap<String, CountedTraffic>>;
 
-async fn scrape(cluster: &Cluster, pods: &[Meshed]) -> Scraped {
-    let answers = workloads::ask_all(cluster, pods, "/metrics").await;
+async fn scrape<S: ProxySource>(source: &S, pods: &[Meshed]) -> Scraped {
+    let answers = ask_all(source, pods, "/metrics").await;
     let told = answers
         .into_iter()
         .filter_map(|(pod, text)| Some((pod, text.ok()?)));
@@ -51,20 +49,20 @@ struct Row {
 }
 
 /// Looks twice and shows the difference.
-pub(crate) async fn stat(cluster: &Cluster, args: &Stat) -> Result<()> {
+pub(crate) async fn stat<S: ProxySource>(source: &S, args: &Stat) -> Result<()> {
     let pods = match &args.target {
-        Some(target) => workloads::select(cluster, target, &args.within).await?,
-        None => workloads::meshed(cluster, &args.within).await?,
+        Some(target) => source.select(target, &args.within).await?,
+        None => source.proxies(&args.within).await?,
     };
-    let before = scrape(cluster, &pods).await;
+    let before = scrape(source, &pods).await;
     tokio::time::sleep(args.window).await;
-    let after = scrape(cluster, &pods).await;
+    let after = scrape(source, &pods).await;
     let rows = rows(&pods, &before, &after, args.by, args.window.as_secs_f64());
     if output::structured(&rows, args.format.output)? {
         return Ok(());
     }
     if rows.is_empty() {
-        line(workloads::NO_SIDECARS);
+        line(&source.no_proxies());
         return Ok(());
     }
     let mut columns = Columns::new(&[
@@ -146,100 +144,10 @@ fn rows(pods: &[Meshed], before: &Scraped, after: &Scraped, by: By, seconds: f64
         .collect()
 }
 
-/// Returns the callers and services that have talked since the proxies started.
-pub(super) async fn seen(cluster: &Cluster, within: &Within) -> Result<Vec<Edge>> {
-    // Both sides report, so a caller in another namespace is seen, too.
-    let pods = workloads::meshed(cluster, &Within::default()).await?;
-    let answers = workloads::ask_all(cluster, &pods, "/metrics").await;
-    let texts = answers.into_iter().filter_map(|(_, text)| text.ok());
-    let samples: Vec<MetricSample> = texts.flat_map(|text| samples::parse(&text)).collect();
-    let mut edges = metrics::edges(&samples);
-    if let Some(namespace) = &within.namespace {
-        let part = format!("/ns/{namespace}/");
-        edges.retain(|e| e.source.contains(&part) || e.destination.contains(&part));
-    }
-    Ok(edges)
-}
-
-/// Shows that.
-pub(crate) async fn edges(cluster: &Cluster, args: &Edges) -> Result<()> {
-    let edges = seen(cluster, &args.within).await?;
-    if output::structured(&edges, args.format.output)? {
-        return Ok(());
-    }
-    line(&table(edges));
-    let namespace = args.within.namespace.as_deref();
-    let outside = outside::tables(&outside::seen(cluster, namespace).await?);
-    if !outside.is_empty() {
-        line(&format!("\n{outside}"));
-    }
-    Ok(())
-}
-
-/// Edges in columns.
-pub(super) fn table(edges: Vec<Edge>) -> String {
-    if edges.is_empty() {
-        return "nobody has talked yet".to_owned();
-    }
-    let mut columns = Columns::new(&[
-        "SOURCE",
-        "DESTINATION",
-        "SERVICE",
-        "SECURITY",
-        "REQUESTS",
-        "CONNECTIONS",
-        "DENIED",
-        "SUCCESS",
-        "P50",
-        "P99",
-    ]);
-    for edge in edges {
-        columns.row(cells(edge));
-    }
-    columns.render()
-}
-
-fn cells(edge: Edge) -> Vec<String> {
-    let source = match edge.source.as_str() {
-        "" => "outside the mesh",
-        source => short(source),
-    };
-    vec![
-        source.to_owned(),
-        short(&edge.destination).to_owned(),
-        edge.destination_service,
-        edge.security,
-        edge.requests.to_string(),
-        edge.connections.to_string(),
-        edge.denied.to_string(),
-        edge.success_rate.map(percent).unwrap_or_default(),
-        edge.p50_ms.map(milliseconds).unwrap_or_default(),
-        edge.p99_ms.map(milliseconds).unwrap_or_default(),
-    ]
-}
-
-/// `ns/shop/sa/web`: all identities of a mesh share what is before it.
-pub(crate) fn short(identity: &str) -> &str {
-    let rest = identity.strip_prefix("spiffe://").unwrap_or(identity);
-    rest.split_once('/').map_or(identity, |(_, path)| path)
-}
-
-fn percent(share: f64) -> String {
-    // Rounded down, so that 100% means none failed.
-    format!("{}%", (share * 10_000.0).floor() / 100.0)
-}
-
-fn milliseconds(ms: f64) -> String {
-    format!("{ms:.1}ms")
-}
-
-fn rate(per_second: f64) -> String {
-    format!("{per_second:.1}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxies::testing;
 
     const BEFORE: &str = "\
 istio_requests_total{reporter=\"destination\",destination_service=\"web.shop\",response_code=\"200\"} 10
@@ -257,17 +165,8 @@ istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_
 
     fn pod(name: &str) -> Meshed {
         Meshed {
-            namespace: "shop".into(),
-            name: name.into(),
             workload: "deployment/web".into(),
-            account: "web".into(),
-            labels: Vec::new(),
-            ready: true,
-            sidecar_ready: true,
-            sidecar_runs: true,
-            version: String::new(),
-            restarts: 0,
-            gateway: false,
+            ..testing::proxy("shop", name)
         }
     }
 
@@ -297,12 +196,5 @@ istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_
         // Started again meanwhile: counted from nothing.
         let again = rows(&pods, &after, &before, By::Workload, 10.0);
         assert_eq!(again[0].requests_per_second, 2.0);
-    }
-
-    #[test]
-    fn figures_are_short_and_do_not_flatter() {
-        assert_eq!(percent(0.999_99), "99.99%");
-        assert_eq!(percent(1.0), "100%");
-        assert_eq!(short("spiffe://cluster.local/ns/a/sa/b"), "ns/a/sa/b");
     }
 }

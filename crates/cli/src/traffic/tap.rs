@@ -1,12 +1,11 @@
 //! `tulle tap` and `tulle top`: requests as they end, told by the proxies themselves (`GET /tap`).
 
-use super::cluster::Cluster;
-use super::traffic::short;
-use super::workloads::{self, ADMIN_PORT, Meshed};
+use super::short;
 use crate::args::Format;
 use crate::args::cluster::Tap;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{self, Columns, Screen, line};
+use crate::proxies::{Meshed, ProxySource, open};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use serde_json::Value;
@@ -91,19 +90,19 @@ impl Request {
 }
 
 /// Requests of the pods that are meant, until enough, late or told to end.
-async fn watch(
-    cluster: &Cluster,
+async fn watch<S: ProxySource>(
+    source: &S,
     args: &Tap,
     mut show: impl FnMut(Option<Request>) -> Result<()>,
 ) -> Result<()> {
-    let mut pods = workloads::select(cluster, &args.target, &args.within).await?;
+    let mut pods = source.select(&args.target, &args.within).await?;
     pods.retain(|pod| pod.sidecar_runs);
     pods.truncate(PODS);
     let (sender, mut requests) = mpsc::channel(1024);
     for pod in pods {
-        let (cluster, sender) = (cluster.clone(), sender.clone());
+        let (source, sender) = (source.clone(), sender.clone());
         tokio::spawn(async move {
-            if let Err(failure) = follow(&cluster, &pod, &sender).await {
+            if let Err(failure) = follow(&source, &pod, &sender).await {
                 // The reader may have ended first.
                 let _ = sender.send(Err(failure)).await;
             }
@@ -139,21 +138,18 @@ async fn watch(
 }
 
 /// A watch ends by itself after a while, and is begun again.
-async fn follow(
-    cluster: &Cluster,
+async fn follow<S: ProxySource>(
+    source: &S,
     pod: &Meshed,
     sender: &mpsc::Sender<Result<Request>>,
 ) -> Result<()> {
     loop {
-        let answer = cluster.open_answer(pod.key(), ADMIN_PORT, "/tap").await?;
+        let answer = open(source, pod, "/tap").await?;
         if answer.status() != 200 {
-            let what = format!(
-                "the proxy of pod {} does not show its requests",
-                pod.shown()
-            );
+            let what = format!("{} does not show its requests", pod.subject());
             return Err(Failure::new(what)
                 .because(answer.status())
-                .fix("restart a pod with a sidecar of an older version, or end another tap: a proxy serves four at a time"));
+                .fix("restart one with a sidecar of an older version, or end another tap: a proxy serves four at a time; an Envoy serves none"));
         }
         let mut body = answer.into_body();
         let mut read = Vec::new();
@@ -183,8 +179,9 @@ async fn follow(
 }
 
 /// Prints each.
-pub(crate) async fn tap(cluster: &Cluster, args: &Tap) -> Result<()> {
-    watch(cluster, args, |request| {
+pub(crate) async fn tap<S: ProxySource>(source: &S, args: &Tap) -> Result<()> {
+    let mesh = source.mesh();
+    watch(source, args, |request| {
         let Some(request) = request else {
             return Ok(());
         };
@@ -194,6 +191,7 @@ pub(crate) async fn tap(cluster: &Cluster, args: &Tap) -> Result<()> {
             Format::Json | Format::Yaml => {
                 let mut value = request.value;
                 value["pod"] = request.pod.into();
+                mesh.name_in(&mut value);
                 line(&value.to_string());
             }
         }
@@ -285,10 +283,10 @@ impl Rows {
 }
 
 /// Counts them by path, and draws that anew each second.
-pub(crate) async fn top(cluster: &Cluster, args: &Tap) -> Result<()> {
+pub(crate) async fn top<S: ProxySource>(source: &S, args: &Tap) -> Result<()> {
     let mut rows = Rows::default();
     let mut screen = output::is_terminal().then(Screen::default);
-    watch(cluster, args, |request| {
+    watch(source, args, |request| {
         match request {
             Some(request) => rows.add(&request),
             None => {

@@ -1,28 +1,31 @@
 //! `tulle proxy`: what proxies say of themselves, over their administration on loopback.
 
-use super::cluster::Cluster;
-use super::workloads::{self, ADMIN_PORT, Meshed};
+use super::{Meshed, ProxySource, ask, ask_all, now};
 use crate::args::cluster::{Proxy, Query, Within};
 use crate::args::{Format, Output};
 use crate::failure::Result;
 use crate::output::{self, Columns, coarse, line};
 use serde::Serialize;
 use serde_json::Value;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Does it.
-pub(crate) async fn proxy(cluster: &Cluster, command: &Proxy) -> Result<()> {
+pub(crate) async fn run<S: ProxySource>(source: &S, command: &Proxy) -> Result<()> {
     match command {
         Proxy::Get {
             query,
             target,
             within,
-        } => get(cluster, *query, target, within).await,
-        Proxy::List { within, format } => list(cluster, within, format).await,
+        } => get(source, *query, target, within).await,
+        Proxy::List { within, format } => list(source, within, format).await,
     }
 }
 
-async fn get(cluster: &Cluster, query: Query, target: &str, within: &Within) -> Result<()> {
+async fn get<S: ProxySource>(
+    source: &S,
+    query: Query,
+    target: &str,
+    within: &Within,
+) -> Result<()> {
     let path = match query {
         Query::Config => "/config",
         Query::Certificates => "/certificates",
@@ -31,12 +34,9 @@ async fn get(cluster: &Cluster, query: Query, target: &str, within: &Within) -> 
         Query::Metrics => "/metrics",
         Query::Ready => "/ready",
     };
-    for pod in workloads::select(cluster, target, within)
-        .await?
-        .iter()
-        .take(1)
-    {
-        let answer = cluster.ask(pod.key(), ADMIN_PORT, path).await?;
+    let chosen = source.select(target, within).await?;
+    for proxy in chosen.iter().take(1) {
+        let answer = ask(source, proxy, path).await?;
         match serde_json::from_str::<Value>(&answer) {
             Ok(value) => drop(output::structured(&value, Format::Json)?),
             Err(_) => line(answer.trim_end()),
@@ -47,7 +47,7 @@ async fn get(cluster: &Cluster, query: Query, target: &str, within: &Within) -> 
 
 /// A proxy and what it says of itself.
 #[derive(Serialize)]
-pub(super) struct Row {
+pub(crate) struct Row {
     namespace: String,
     pod: String,
     workload: String,
@@ -64,24 +64,24 @@ pub(super) struct Row {
 }
 
 /// A proxy's configuration in force and its certificates.
-pub(crate) struct Said {
+pub(crate) struct ProxyReport {
     pub(crate) config: Value,
     pub(crate) certificates: Value,
 }
 
 /// Asks each proxy for both; an error for those that do not answer.
-pub(crate) async fn said<'a>(
-    cluster: &Cluster,
+pub(crate) async fn reports<'a, S: ProxySource>(
+    source: &S,
     pods: &'a [Meshed],
-) -> Vec<(&'a Meshed, Result<Said>)> {
+) -> Vec<(&'a Meshed, Result<ProxyReport>)> {
     let (configs, certificates) = tokio::join!(
-        workloads::ask_all(cluster, pods, "/config"),
-        workloads::ask_all(cluster, pods, "/certificates")
+        ask_all(source, pods, "/config"),
+        ask_all(source, pods, "/certificates")
     );
     let both = configs.into_iter().zip(certificates);
     both.map(|((pod, config), (_, certificates))| {
         let said = config.and_then(|config| {
-            Ok(Said {
+            Ok(ProxyReport {
                 config: serde_json::from_str(&config).unwrap_or_default(),
                 certificates: serde_json::from_str(&certificates?).unwrap_or_default(),
             })
@@ -99,25 +99,28 @@ pub(crate) fn refused(config: &Value) -> Option<String> {
 }
 
 /// All of a namespace, or of the cluster.
-pub(super) async fn rows(cluster: &Cluster, within: &Within) -> Result<Vec<Row>> {
-    let pods = workloads::meshed(cluster, within).await?;
-    Ok(said(cluster, &pods).await.into_iter().map(row).collect())
+pub(crate) async fn rows<S: ProxySource>(source: &S, within: &Within) -> Result<Vec<Row>> {
+    let proxies = source.proxies(within).await?;
+    Ok(reports(source, &proxies)
+        .await
+        .into_iter()
+        .map(row)
+        .collect())
 }
 
-async fn list(cluster: &Cluster, within: &Within, format: &Output) -> Result<()> {
-    let rows = rows(cluster, within).await?;
+async fn list<S: ProxySource>(source: &S, within: &Within, format: &Output) -> Result<()> {
+    let rows = rows(source, within).await?;
     if output::structured(&rows, format.output)? {
         return Ok(());
     }
-    line(&table(rows));
+    line(&table(rows).unwrap_or_else(|| source.no_proxies()));
     Ok(())
 }
 
-/// Proxies in columns.
-pub(super) fn table(rows: Vec<Row>) -> String {
+/// Proxies in columns; none if there are none.
+pub(crate) fn table(rows: Vec<Row>) -> Option<String> {
     if rows.is_empty() {
-        return "no pod has a sidecar; `tulle namespace add NAME --restart` changes that"
-            .to_owned();
+        return None;
     }
     let mut columns = Columns::new(&[
         "NAMESPACE",
@@ -147,10 +150,10 @@ pub(super) fn table(rows: Vec<Row>) -> String {
             row.restarts.to_string(),
         ]);
     }
-    columns.render()
+    Some(columns.render())
 }
 
-fn row((pod, said): (&Meshed, Result<Said>)) -> Row {
+fn row((pod, said): (&Meshed, Result<ProxyReport>)) -> Row {
     let said = said.ok();
     let config = said.as_ref().map(|s| &s.config);
     Row {
@@ -160,8 +163,9 @@ fn row((pod, said): (&Meshed, Result<Said>)) -> Row {
         ready: pod.sidecar_ready,
         version: pod.version.clone(),
         identity: config
-            .map(|c| workloads::text(c, "/identity").to_owned())
-            .unwrap_or_default(),
+            .and_then(|c| c.get("identity")?.as_str())
+            .unwrap_or_default()
+            .to_owned(),
         generation: config.and_then(|c| c.get("generation")?.as_u64()),
         refused: config.and_then(refused),
         certificate_not_after: said
@@ -169,10 +173,4 @@ fn row((pod, said): (&Meshed, Result<Said>)) -> Row {
             .and_then(|s| s.certificates.get("not_after")?.as_i64()),
         restarts: pod.restarts,
     }
-}
-
-/// Seconds since 1970.
-pub(crate) fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |n| i64::try_from(n.as_secs()).unwrap_or(i64::MAX))
 }
