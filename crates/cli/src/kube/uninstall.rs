@@ -2,7 +2,7 @@
 //! nothing is made again and nothing else of the cluster is held up.
 
 use super::cluster::Cluster;
-use super::workloads::{self, Meshed, text};
+use super::workloads::{self, text};
 use crate::args::cluster::Uninstall;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
