@@ -15,6 +15,7 @@
 
 mod client;
 mod engine;
+mod generate;
 mod handshakes;
 mod process;
 mod response;
@@ -23,7 +24,8 @@ mod storm;
 mod timer;
 
 pub(crate) use client::encode;
-pub use client::{Beside, Errors, Load, Pattern, Report, decode, main, run};
+pub use client::{Beside, Errors, Load, Pattern, Report, decode};
+pub use generate::{main, run};
 pub use process::{Event, Generator, Server, server_command};
 pub use server::{Serve, main as serve};
 

@@ -2,6 +2,7 @@
 
 use super::lab::Lab;
 use super::scenario::{HEADLINE, Shape};
+use super::storm;
 use crate::failure::{Failure, FailureKind, Result};
 use crate::load::{Event, Generator, Load, Pattern, Report};
 use crate::peer::refusal::{self, ProbeRequest};
@@ -30,7 +31,11 @@ pub(super) fn sample(
     topology: &Topology,
     shape: &Shape,
 ) -> Result<Sample> {
-    match measure(lab, peer, topology, shape) {
+    let measured = match shape.pattern {
+        Pattern::Storm => storm::measure(lab, peer, topology, shape),
+        _ => measure(lab, peer, topology, shape),
+    };
+    match measured {
         Err(failure) if failure.kind == FailureKind::Failed => {
             Ok(Sample::invalid(failure.to_string()))
         }

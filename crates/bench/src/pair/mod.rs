@@ -24,7 +24,6 @@ use crate::args::Common;
 use crate::cpus;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::load::Pattern;
 use crate::peer;
 use crate::report::{Recorder, Study};
 use crate::run::{self, Cell};
@@ -175,10 +174,7 @@ fn cells<'a>(lab: &'a Lab<'a>, shapes: &'a [Shape], quick: bool) -> Vec<Cell<'a>
                 group: shape.name.clone(),
                 estimate: shape.warmup + shape.measure + Duration::from_millis(400),
                 measure: Box::new(move |repeat| {
-                    let mut sample = match shape.pattern {
-                        Pattern::Storm => storm::sample(lab, peer, topology, shape)?,
-                        _ => measure::sample(lab, peer, topology, shape)?,
-                    };
+                    let mut sample = measure::sample(lab, peer, topology, shape)?;
                     shape.name.clone_into(&mut sample.scenario);
                     peer.name().clone_into(&mut sample.peer);
                     sample.repeat = repeat;

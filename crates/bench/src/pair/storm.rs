@@ -3,7 +3,7 @@
 
 use super::lab::Lab;
 use super::scenario::Shape;
-use crate::failure::{Failure, FailureKind, Result};
+use crate::failure::{Failure, Result};
 use crate::load::{Event, Generator, Load, Report};
 use crate::peer::{Peer, Topology};
 use crate::process::Usage;
@@ -16,22 +16,12 @@ const BACK: Duration = Duration::from_secs(30);
 /// How long everything may take, the first handshakes included.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Measures; what goes wrong with this peer alone makes the sample invalid, not the study fail.
-pub(super) fn sample(
+pub(super) fn measure(
     lab: &Lab<'_>,
     peer: &dyn Peer,
     topology: &Topology,
     shape: &Shape,
 ) -> Result<Sample> {
-    match measure(lab, peer, topology, shape) {
-        Err(failure) if failure.kind == FailureKind::Failed => {
-            Ok(Sample::invalid(failure.to_string()))
-        }
-        other => other,
-    }
-}
-
-fn measure(lab: &Lab<'_>, peer: &dyn Peer, topology: &Topology, shape: &Shape) -> Result<Sample> {
     let mut running = lab.start(peer, topology)?;
     let load = Load {
         to: SocketAddr::from((Ipv4Addr::LOCALHOST, topology.ports.server)),
