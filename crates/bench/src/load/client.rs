@@ -135,7 +135,7 @@ pub struct Report {
     /// The key exchange group and cipher suite of the first handshake.
     #[serde(default)]
     pub agreed: Option<String>,
-    /// Of [`Pattern::Storm`], attempts on the way back that brought no answer; they are no errors.
+    /// Attempts on the way back that brought no answer, with [`Pattern::Storm`]; they are no errors.
     #[serde(default)]
     pub vain: u64,
     /// Delay, at a fixed rate, of requests whose connection was free: 99th percentile.
