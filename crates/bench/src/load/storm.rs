@@ -1,4 +1,4 @@
-//! What a fleet does when the sidecar of a server that it calls restarts: every client loses its
+//! The return of a fleet after the sidecar of a server that it calls has restarted: every client loses its
 //! connection at the same moment, comes back with a new handshake and repeats its request.
 //!
 //! Each client has a thread and a source address of its own, as sidecars of different pods have. Nobody
@@ -29,7 +29,7 @@ const BUFFER: usize = 16 << 10;
 /// Source addresses with the same third octet.
 const ADDRESSES_EACH: usize = 250;
 
-/// What became of a client.
+/// The outcome of one client.
 struct Client {
     /// When its connection was lost, and when it had its next answer.
     back: Option<(Instant, Instant)>,
