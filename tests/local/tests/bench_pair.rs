@@ -139,6 +139,10 @@ fn every_scenario_is_measured_proven_and_within_its_budget() {
                 let agreed = "by X25519MLKEM768 and TLS13_AES_128_GCM_SHA256";
                 assert!(evidence.contains(agreed), "{sample:#}");
                 assert!(!sample["remarks"].to_string().contains("full ones"));
+            } else if name("scenario") == "storm" {
+                let back = "1000 clients, each back over a full mutual TLS handshake";
+                assert!(evidence.contains(back), "{sample:#}");
+                assert!(sample["figures"]["last_back_ms"].is_f64(), "{sample:#}");
             } else if name("scenario") == "bulk-plain" {
                 assert!(evidence.contains("one sidecar"), "{sample:#}");
             } else {
@@ -173,6 +177,7 @@ fn every_scenario_is_measured_proven_and_within_its_budget() {
             "saturated-100KB",
             "saturated-1KB",
             "saturated-200B",
+            "storm",
         ]
     );
 }
