@@ -9,6 +9,9 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 
 const LISTENER: Token = Token(usize::MAX);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
+
 /// More fields than any sidecar adds.
 const MOST_FIELDS: usize = 64;
 /// Longest request head.
@@ -32,6 +35,10 @@ pub struct Serve {
 pub fn main(options: &Serve) -> Result<()> {
     let what = || format!("cannot serve on {}", options.listen);
     let listener = TcpListener::bind(options.listen).or_fail(what)?;
+    // A thousand clients come at once in a storm; with the usual backlog the rest would try again after a second.
+    rustix::net::listen(&listener, BACKLOG)
+        .map_err(std::io::Error::from)
+        .or_fail(what)?;
     run(listener).or_fail(what)
 }
 
