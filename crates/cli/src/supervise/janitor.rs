@@ -9,7 +9,7 @@ use super::controller::COPIED;
 use super::state::RunState;
 use crate::failure::{Failure, Result};
 use crate::paths::Paths;
-use crate::proc::{self, ProcessId};
+use crate::proc;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -95,20 +95,10 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
             }
         }
     }
-    for file in [
-        paths.socket(),
-        paths.hosts(),
-        paths.resolv_conf(),
-        paths.metrics_targets(),
-    ] {
+    for file in files(paths) {
         remove(&file, &mut first);
     }
-    for program in COPIED {
-        if let Some(copy) = paths.program_copy(program) {
-            remove(&copy, &mut first);
-        }
-    }
-    for directory in [paths.proxies(), paths.data_mounts(), paths.accounts()] {
+    for directory in directories(paths) {
         if let Err(e) = fs::remove_dir_all(&directory)
             && e.kind() != std::io::ErrorKind::NotFound
         {
@@ -123,6 +113,25 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
     first.map_or(Ok(removed), Err)
 }
 
+/// Files that are there only while a mesh is up, but for the state of the run.
+pub(super) fn files(paths: &Paths) -> Vec<PathBuf> {
+    let copies = COPIED
+        .iter()
+        .filter_map(|program| paths.program_copy(program));
+    let own = [
+        paths.socket(),
+        paths.hosts(),
+        paths.resolv_conf(),
+        paths.metrics_targets(),
+    ];
+    own.into_iter().chain(copies).collect()
+}
+
+/// Directories that are there only while a mesh is up.
+pub(super) fn directories(paths: &Paths) -> [PathBuf; 3] {
+    [paths.proxies(), paths.data_mounts(), paths.accounts()]
+}
+
 fn remove(file: &PathBuf, first: &mut Option<Failure>) {
     if let Err(e) = fs::remove_file(file)
         && e.kind() != std::io::ErrorKind::NotFound
@@ -134,11 +143,7 @@ fn remove(file: &PathBuf, first: &mut Option<Failure>) {
 
 /// Kills until nothing is left: a dying process may start another.
 fn kill_all(paths: &Paths) -> usize {
-    let recorded: Vec<ProcessId> = RunState::read(paths)
-        .ok()
-        .flatten()
-        .map(|s| s.children())
-        .unwrap_or_default();
+    let recorded = RunState::recorded(paths);
     let mut killed = BTreeSet::new();
     let until = Instant::now() + KILL_TIME;
     loop {

@@ -1,8 +1,8 @@
 //! Finds what a mesh that is not up has left on this host, without changing anything.
 //!
-//! It reads the file system alone, so it is also a second look at what the [janitor](super::janitor) has removed.
+//! It reads the file system alone, so it is also a second look at what the [janitor] has removed.
 
-use super::controller::COPIED;
+use super::janitor;
 use super::state::RunState;
 use crate::paths::Paths;
 use crate::proc;
@@ -30,9 +30,8 @@ impl Leftovers {
     /// Looks for them.
     pub(crate) fn find(paths: &Paths) -> Self {
         let marked = proc::marked(&paths.run);
-        let state = RunState::read(paths).ok().flatten();
-        let recorded = state.map(|state| state.children()).unwrap_or_default();
-        let recorded = recorded.into_iter().filter(|id| id.is_alive());
+        let recorded = RunState::recorded(paths).into_iter();
+        let recorded = recorded.filter(|id| id.is_alive());
         let mut processes: BTreeSet<i32> = marked
             .into_iter()
             .chain(recorded)
@@ -154,22 +153,12 @@ fn within_group(group: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Those that the janitor removes.
+/// Files and directories that the janitor removes.
 fn files(paths: &Paths) -> Vec<PathBuf> {
-    let copies = COPIED
-        .iter()
-        .filter_map(|program| paths.program_copy(program));
-    let own = [
-        paths.run_state(),
-        paths.socket(),
-        paths.hosts(),
-        paths.resolv_conf(),
-        paths.metrics_targets(),
-        paths.proxies(),
-        paths.data_mounts(),
-        paths.accounts(),
-    ];
-    let all = own.into_iter().chain(copies);
+    let all = [paths.run_state()]
+        .into_iter()
+        .chain(janitor::files(paths))
+        .chain(janitor::directories(paths));
     // An empty directory was made for a mesh that never came up, or is left by an orderly end.
     let is_there = |path: &PathBuf| match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),

@@ -154,8 +154,14 @@ pub(crate) struct RunState {
 }
 
 impl RunState {
+    /// Returns the processes that a run has written down, if there is one: some may be gone.
+    pub(crate) fn recorded(paths: &Paths) -> Vec<ProcessId> {
+        let state = Self::read(paths).ok().flatten();
+        state.map(|state| state.children()).unwrap_or_default()
+    }
+
     /// Every process that is alive, the supervisor and its janitor excepted.
-    pub(crate) fn children(&self) -> Vec<ProcessId> {
+    fn children(&self) -> Vec<ProcessId> {
         let apps = self.workloads.iter().filter_map(|w| w.app.as_ref());
         let sidecars = self.workloads.iter().filter_map(|w| w.sidecar.as_ref());
         let sidecars = sidecars.map(|s| &s.process);
