@@ -305,17 +305,22 @@ impl Report {
         set(figure::RPS, self.actual_qps);
         set(figure::REQUESTS, self.answered() as f64);
         set(figure::ERRORS, self.errors() as f64);
-        for (name, percentile) in [
+        for (name, milliseconds) in self.latencies() {
+            set(name, milliseconds);
+        }
+    }
+
+    /// Returns the percentiles of a sample that it has, by the name of the figure, in milliseconds.
+    pub fn latencies(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let asked = [
             (figure::P50_MS, 50.0),
             (figure::P90_MS, 90.0),
             (figure::P95_MS, 95.0),
             (figure::P99_MS, 99.0),
             (figure::P999_MS, 99.9),
-        ] {
-            if let Some(seconds) = self.percentile(percentile) {
-                set(name, seconds * 1e3);
-            }
-        }
+        ];
+        let found = |(name, percentile)| Some((name, self.percentile(percentile)? * 1e3));
+        asked.into_iter().filter_map(found)
     }
 
     /// Lists the codes and their counts, for a message.

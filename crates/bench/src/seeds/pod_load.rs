@@ -6,7 +6,6 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::fortio::Rate;
 use crate::interrupt::Interrupt;
 use crate::kubernetes::{Asked, ReadyNamespace, SidecarUsage};
-use crate::results::figure;
 use std::path::Path as File;
 use std::time::Duration;
 use tulle_model::resource::Protocol;
@@ -68,26 +67,16 @@ fn fortio(
         Err(why) => return Ok(Err(why)),
     };
     let (begin, end) = loaded.report.time();
-    let mut measured = Measured {
+    let measured = Measured {
         begin,
         end,
         answered: loaded.report.answered(),
         lost: loaded.report.lost(),
         answered_besides: warm.as_ref().map_or(0, |warm| warm.report.answered()),
         lost_besides: warm.map(|warm| warm.report.lost()).unwrap_or_default(),
+        latencies: loaded.report.latencies().collect(),
         ..Measured::default()
     };
-    for (name, percentile) in [
-        (figure::P50_MS, 50.0),
-        (figure::P90_MS, 90.0),
-        (figure::P95_MS, 95.0),
-        (figure::P99_MS, 99.0),
-        (figure::P999_MS, 99.9),
-    ] {
-        if let Some(seconds) = loaded.report.percentile(percentile) {
-            measured.latencies.insert(name, seconds * 1e3);
-        }
-    }
     Ok(Ok(PodLoad {
         measured,
         usage: loaded.usage,
