@@ -314,6 +314,17 @@ impl Cluster {
         String::from_utf8_lossy(&done.stdout).into_owned()
     }
 
+    /// A sidecar refuses a request without mutual TLS from where the cluster's network is.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn refuses_plaintext(&self, url: &str) {
+        let done = self.command(&["exec", "curl", "--silent", url]).output();
+        let done = done.unwrap_or_else(|e| panic!("curl: {e}"));
+        let refused = String::from_utf8_lossy(&done.stdout);
+        assert!(refused.contains("plaintext_refused"), "{url}: {refused}");
+    }
+
     /// Whether the sidecar at this address has counted requests with all of these labels. It counts one after its last
     /// byte.
     pub fn has_counted(&self, address: impl Display, labels: &[&str]) -> bool {

@@ -168,12 +168,7 @@ fn any_port_of_a_pod(cluster: &Cluster) {
             .any(|line| line.contains("reporter=\"destination\""))
     });
     let url = format!("http://{}/path", at(9090));
-    let refused = cluster
-        .command(&["exec", "curl", "--silent", &url])
-        .output()
-        .unwrap();
-    let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
-    assert!(refused.contains("plaintext_refused"), "{refused}");
+    cluster.refuses_plaintext(&url);
     cluster.apply(CLOSED);
     answers(&at(9090), "AuthorizationPolicy/closed.calls denies it");
     cluster.kubectl(&["-n", "calls", "delete", "authorizationpolicy", "closed"]);

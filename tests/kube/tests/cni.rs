@@ -130,12 +130,7 @@ fn calls(cluster: &Cluster) {
     });
     // Past a sidecar of its own, as somebody outside of the mesh.
     let url = format!("http://{address}:8080/path");
-    let refused = cluster
-        .command(&["exec", "curl", "--silent", &url])
-        .output()
-        .unwrap();
-    let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
-    assert!(refused.contains("plaintext_refused"), "{refused}");
+    cluster.refuses_plaintext(&url);
 }
 
 /// The plugin outlives its DaemonSet's pods, and comes back when somebody takes it away.

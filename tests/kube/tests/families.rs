@@ -90,12 +90,7 @@ fn by_addresses(cluster: &Cluster) {
     // Nobody comes in by the other family without an identity.
     for ip in ips {
         let url = format!("http://{}:8080/path", in_url(ip));
-        let refused = cluster
-            .command(&["exec", "curl", "--silent", &url])
-            .output()
-            .unwrap();
-        let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
-        assert!(refused.contains("plaintext_refused"), "{url}: {refused}");
+        cluster.refuses_plaintext(&url);
     }
 }
 

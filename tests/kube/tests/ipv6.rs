@@ -87,12 +87,7 @@ fn strangers_are_refused(cluster: &Cluster, pods: &[String]) {
     });
     for pod in pods {
         let url = format!("http://{pod}:8080/path");
-        let refused = cluster
-            .command(&["exec", "curl", "--silent", &url])
-            .output()
-            .unwrap();
-        let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
-        assert!(refused.contains("plaintext_refused"), "{url}: {refused}");
+        cluster.refuses_plaintext(&url);
     }
 }
 
