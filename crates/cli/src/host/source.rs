@@ -327,7 +327,7 @@ mod tests {
         };
         assert_eq!(found("web-1").unwrap(), ["web-1"]);
         assert_eq!(found("workload/web-2").unwrap(), ["web-2"]);
-        // Those that are ready come first.
+        // Ready proxies come first.
         assert_eq!(found("svc/web").unwrap(), ["web-2", "web-1"]);
         assert_eq!(found("gateway/web").unwrap(), ["gateway.web"]);
         assert_eq!(found("gateway.web").unwrap(), ["gateway.web"]);

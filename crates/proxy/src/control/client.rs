@@ -49,7 +49,7 @@ const LONGEST_SPREAD: Duration = Duration::from_secs(10);
 /// Why the controller could not be used. The proxy keeps working with the configuration it has.
 #[derive(Debug)]
 enum ControlError {
-    /// Nobody listens at the controller's address.
+    /// The controller's address has no listener.
     Away(String),
     Connect(String),
     Token(String),

@@ -84,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_controller_that_nobody_is_differs_from_one_that_does_not_serve() {
-        // Nobody listens on the first port.
+        // The first port has no listener.
         let nobody = || async { Ok(Box::new(tcp("127.0.0.1:1").await?) as Box<dyn Stream>) };
         assert!(is_refused_with(nobody).await);
         let busy = || async { Err(io::ErrorKind::ConnectionReset.into()) };

@@ -75,7 +75,7 @@ fn proxies(demo: &Demo) {
         .keys()
         .map(String::as_str)
         .collect();
-    // Those of a cluster: one program writes both.
+    // The fields are those of a cluster: one program writes both.
     let expected = [
         "namespace",
         "pod",

@@ -237,7 +237,7 @@ fn a_sidecar_answers_once_more_on_a_kept_connection() {
     });
 }
 
-/// Nobody is waited for where nobody is.
+/// A drain waits for connections alone.
 #[test]
 fn a_proxy_without_connections_ends_at_once() {
     let app = Server::echo();
