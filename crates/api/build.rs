@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         // One encoded body is shared by every proxy it is sent to.
         .bytes(".tulle.mesh.v1.Resource.body")
+        .bytes(".tulle.mesh.v1.ToldResource.body")
         // The same input always encodes to the same bytes, so unchanged resources compare equal.
         .btree_map(".")
         .compile_fds(descriptors)?;

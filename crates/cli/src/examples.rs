@@ -189,6 +189,28 @@ Examples:
 
 The exit code is 0 if the call is allowed and 1 if it is denied.";
 
+/// `tulle prove`
+pub(crate) const PROVE: &str = "\
+Examples:
+  tulle prove \"only gateway reaches ratings\" \"no plaintext to anything\"
+  tulle prove -f mesh.yaml -f policies.yaml --from statements.txt      without a mesh, as in CI
+
+Statements:
+  only A, B reach C          nobody reaches C              nobody outside namespace N reaches C
+  A does not reach C:PORT    A reaches C with GET at /x    no plaintext to C
+  only A leaves the mesh     A does not leave the mesh     C: a service, `namespace N` or `anything`
+
+The exit code is 0 if all hold, and 79 if one does not or is not decided.";
+
+/// `tulle learn`
+pub(crate) const LEARN: &str = "\
+Examples:
+  tulle learn --for 10m > learned.yaml      policies for what is called meanwhile
+  tulle learn --for 1h --audit              the same, only to watch at first
+  tulle learn --for 24h --diff              what is allowed and was not used
+
+Nothing is applied. Look at what is printed: a call that happens once a month was perhaps not seen.";
+
 /// `tulle exec`
 pub(crate) const EXEC: &str = "\
 Examples:

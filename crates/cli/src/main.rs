@@ -22,6 +22,7 @@ mod http;
 mod identity;
 mod join;
 mod kube;
+mod learn;
 mod logs;
 mod manifests;
 mod metrics;
@@ -30,6 +31,7 @@ mod output;
 mod paths;
 mod port_range;
 mod proc;
+mod prove;
 mod proxies;
 mod restart;
 mod secret;
@@ -161,6 +163,11 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Bench { words } = &cli.command {
         return Err(bench::become_the_lab(words));
     }
+    if let Command::Prove(args) = &cli.command
+        && !args.files.is_empty()
+    {
+        return prove::of_files(args);
+    }
     if let Command::Install(args) = &cli.command {
         run_to_end(kube::install::install(&cli.cluster, args))?;
         return Ok(ExitCode::SUCCESS);
@@ -243,6 +250,17 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 let told = why::told(&state, args, &explanation).await;
                 why::why(args, host::name(&paths), explanation, &told)
             });
+        }
+        Command::Learn(args) => {
+            up()?;
+            run_to_end(async {
+                let mesh = host::HostMesh::open(&paths).await?;
+                learn::learn(&mesh, &mut objects(), args).await
+            })?;
+        }
+        Command::Prove(args) => {
+            up()?;
+            return run_to_end(async { prove::running(&mut objects(), args).await });
         }
         Command::Proxy(_)
         | Command::Stat(_)

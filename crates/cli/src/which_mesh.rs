@@ -101,12 +101,14 @@ fn shared(command: &Command) -> Option<Option<&Within>> {
             within,
         }) => Some(within),
         Command::Why(args) => Some(&args.within),
+        Command::Learn(args) => Some(&args.within),
         Command::Check(args) => Some(&args.within),
         Command::Dashboard(_)
         | Command::Support(_)
         | Command::Get(_)
         | Command::Ca(_)
         | Command::Identity(_)
+        | Command::Prove(_)
         | Command::Status(_)
         | Command::Version(_) => None,
         _ => return None,

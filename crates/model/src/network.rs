@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// All addresses that begin with the same bits.
@@ -50,6 +50,40 @@ impl Network {
             }
             _ => false,
         }
+    }
+}
+
+impl Network {
+    /// Returns the lowest address of the range.
+    pub fn first(&self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(own) => Ipv4Addr::from(u32::from(own) & !self.host_v4()).into(),
+            IpAddr::V6(own) => Ipv6Addr::from(u128::from(own) & !self.host_v6()).into(),
+        }
+    }
+
+    /// Returns the address that follows the highest of the range, if there is one.
+    pub fn next_after(&self) -> Option<IpAddr> {
+        match self.address {
+            IpAddr::V4(own) => {
+                let next = (u32::from(own) | self.host_v4()).checked_add(1)?;
+                Some(Ipv4Addr::from(next).into())
+            }
+            IpAddr::V6(own) => {
+                let next = (u128::from(own) | self.host_v6()).checked_add(1)?;
+                Some(Ipv6Addr::from(next).into())
+            }
+        }
+    }
+
+    /// The bits in which addresses of the range differ.
+    fn host_v4(&self) -> u32 {
+        u32::MAX.checked_shr(self.bits.into()).unwrap_or(0)
+    }
+
+    /// As [`Self::host_v4`].
+    fn host_v6(&self) -> u128 {
+        u128::MAX.checked_shr(self.bits.into()).unwrap_or(0)
     }
 }
 
@@ -104,6 +138,22 @@ mod tests {
     fn contains(network: &str, address: &str) -> bool {
         let network: Network = network.parse().unwrap();
         network.contains(address.parse().unwrap())
+    }
+
+    #[test]
+    fn borders() {
+        for (network, first, next) in [
+            ("10.1.2.3/8", "10.0.0.0", Some("11.0.0.0")),
+            ("192.0.2.7", "192.0.2.7", Some("192.0.2.8")),
+            ("0.0.0.0/0", "0.0.0.0", None),
+            ("fd00::1/64", "fd00::", Some("fd00:0:0:1::")),
+            ("::/0", "::", None),
+            ("ffff::/16", "ffff::", None),
+        ] {
+            let network: Network = network.parse().unwrap();
+            assert_eq!(network.first(), first.parse::<IpAddr>().unwrap());
+            assert_eq!(network.next_after(), next.map(|n| n.parse().unwrap()));
+        }
     }
 
     #[test]

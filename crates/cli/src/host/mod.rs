@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::paths::Paths;
 use crate::proxies::{self, MeshName};
 use crate::traffic;
-use source::HostMesh;
+pub(crate) use source::HostMesh;
 
 /// The name of the mesh.
 pub(crate) fn name(paths: &Paths) -> MeshName {

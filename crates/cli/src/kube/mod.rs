@@ -74,6 +74,12 @@ pub(crate) async fn run_shared(cli: &Cli, other: Option<&str>) -> Result<ExitCod
         Command::Identity(args) => identity::identity(&cluster, args).await?,
         Command::Check(args) => return check::check(&cluster, args).await,
         Command::Why(args) => return why::why(&cluster, args).await,
+        Command::Learn(args) => {
+            crate::learn::learn(&cluster, &mut cluster.objects().await?, args).await?;
+        }
+        Command::Prove(args) => {
+            return crate::prove::running(&mut cluster.objects().await?, args).await;
+        }
         Command::Dashboard(args) => dashboard::dashboard(&cluster, args).await?,
         Command::Support(command) => support::support(&cluster, command).await?,
         command => traffic::run(&cluster, command).await?,

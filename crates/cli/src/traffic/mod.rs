@@ -5,12 +5,14 @@ mod edges;
 mod outside;
 mod stat;
 mod tap;
+mod watch;
 
 use edges::edges;
 pub(crate) use edges::{seen as seen_edges, table as edges_table};
 pub(crate) use outside::{Outside, Peer, seen as seen_outside, tables as outside_tables};
 use stat::stat;
 use tap::{tap, top};
+pub(crate) use watch::Watch;
 
 use crate::args::Command;
 use crate::failure::Result;

@@ -1,12 +1,12 @@
 //! `tulle tap` and `tulle top`: requests as they end, told by the proxies themselves (`GET /tap`).
 
 use super::short;
+use super::watch::Watch;
 use crate::args::Format;
 use crate::args::cluster::Tap;
-use crate::failure::{Failure, OrFail, Result};
+use crate::failure::{OrFail, Result};
 use crate::output::{self, Columns, Screen, line};
-use crate::proxies::{Meshed, ProxySource, open};
-use http_body_util::BodyExt;
+use crate::proxies::{Meshed, ProxySource};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,8 +16,6 @@ use tulle_model::grpc_status;
 
 /// Pods that are watched at a time.
 const PODS: usize = 20;
-/// Longest line that is taken for a request.
-const LONGEST: usize = 256 * 1024;
 /// Rows of `top` that are kept; those that came first.
 const ROWS: usize = 1000;
 
@@ -144,33 +142,11 @@ async fn follow<S: ProxySource>(
     sender: &mpsc::Sender<Result<Request>>,
 ) -> Result<()> {
     loop {
-        let answer = open(source, pod, "/tap").await?;
-        if answer.status() != 200 {
-            let what = format!("{} does not show its requests", pod.subject());
-            return Err(Failure::new(what)
-                .because(answer.status())
-                .fix("restart one with a sidecar of an older version, or end another tap: a proxy serves four at a time; an Envoy serves none"));
-        }
-        let mut body = answer.into_body();
-        let mut read = Vec::new();
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(data) = frame.into_data() else {
-                continue;
-            };
-            read.extend_from_slice(&data);
-            while let Some(end) = read.iter().position(|b| *b == b'\n') {
-                let rest = read.split_off(end + 1);
-                let whole = std::mem::replace(&mut read, rest);
-                let Ok(value) = serde_json::from_slice(&whole) else {
-                    continue;
-                };
-                let pod = pod.shown();
-                if sender.send(Ok(Request { pod, value })).await.is_err() {
-                    return Ok(());
-                }
-            }
-            if read.len() > LONGEST {
-                read.clear();
+        let mut watch = Watch::begin(source, pod).await?;
+        while let Some(value) = watch.next().await {
+            let pod = pod.shown();
+            if sender.send(Ok(Request { pod, value })).await.is_err() {
+                return Ok(());
             }
         }
         // A pod that has gone fails above.

@@ -215,6 +215,13 @@ impl Index {
         claims.filter_map(|(name, claims)| claims.first().map(|c| (name, &c.entry)))
     }
 
+    /// Resources that say who may call whom. No secret is in these.
+    pub fn about_callers(&self) -> impl Iterator<Item = (&Arc<str>, &EncodedResource)> {
+        const NAMES: [&str; 4] = ["mesh", "egress", "inbound/", "service/"];
+        self.entries()
+            .filter(|(name, _)| NAMES.iter().any(|begin| name.starts_with(begin)))
+    }
+
     /// Names that more than one unit claims: only the first counts.
     fn contested(&self) -> impl Iterator<Item = (&str, Vec<&Unit>)> {
         self.claims

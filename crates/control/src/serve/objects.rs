@@ -243,6 +243,20 @@ impl v1::objects_server::Objects for ObjectsService {
         self.run(move |state| state.explain(&asked)).await
     }
 
+    async fn resources(
+        &self,
+        request: Request<v1::ResourcesRequest>,
+    ) -> Result<Response<v1::ResourcesResponse>, Status> {
+        if self.actor(&request)? != Actor::Operator {
+            return Err(Status::permission_denied(
+                "only the operator sees what all proxies are told",
+            ));
+        }
+        let after = request.into_inner().after;
+        self.run(move |state| Ok(state.told_of_callers(&after)))
+            .await
+    }
+
     async fn status(
         &self,
         request: Request<v1::StatusRequest>,

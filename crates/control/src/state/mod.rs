@@ -40,6 +40,8 @@ use tulle_model::resource::Revoked;
 
 /// Most objects kept: ten times the largest mesh that was measured.
 const MAX_OBJECTS: usize = 100_000;
+/// Bodies in one page of resources; a client reads messages of up to 4 MiB.
+const MAX_PAGE_BYTES: usize = 1024 * 1024;
 /// Kind under which hosts are listed and removed. They are no manifests: they join.
 const NODE: &str = "Node";
 /// Key of the trust domain among the settings.
@@ -370,6 +372,33 @@ impl MeshState {
     pub(crate) fn findings(&self) -> Vec<v1::Finding> {
         let found = self.index().certificate_problems(SystemTime::now());
         found.into_iter().map(finding).collect()
+    }
+
+    /// Returns a page of the resources that say who may call whom: those whose names come after this one.
+    pub(crate) fn told_of_callers(&self, after: &str) -> v1::ResourcesResponse {
+        let index = self.index();
+        let later = index.about_callers().filter(|(name, _)| &***name > after);
+        let mut later: Vec<_> = later.collect();
+        later.sort_by_key(|(name, _)| *name);
+        let mut page = v1::ResourcesResponse::default();
+        let mut bytes = 0;
+        for (name, entry) in later {
+            if bytes > MAX_PAGE_BYTES {
+                page.more = true;
+                break;
+            }
+            bytes += name.len() + entry.body.len();
+            page.resources.push(v1::ToldResource {
+                name: name.to_string(),
+                owner: entry
+                    .owner
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+                body: entry.body.clone(),
+            });
+        }
+        page
     }
 
     /// Why a call is allowed or not.

@@ -1,6 +1,6 @@
 //! The configuration in force, compiled from resources: what is looked up for a request, and nothing that does it.
 
-pub(crate) mod authz;
+pub mod authz;
 pub(crate) mod conditions;
 pub(crate) mod connection_route;
 pub(crate) mod egress_rule;

@@ -100,10 +100,12 @@ true_pages! {
     ingress_tls
     ipv6
     jwt
+    learn
     limits
     load_balancing
     mirroring
     outside_clients
+    prove
     proxy_protocol
     rate_limits
     request_filters
