@@ -219,6 +219,24 @@ fn why(cluster: &Cluster) {
     }
     let unknown = tulle(&["why", "deploy/client", "nowhere", "-n", "operate"]);
     assert_eq!(unknown.code, 1, "{unknown:?}");
+    let proofs = tulle(&[
+        "prove",
+        "client.operate reaches web.operate:80 with GET",
+        "only client.operate reaches web.operate:80",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(proofs.code, 79, "{proofs:?}");
+    let told: Value = serde_json::from_str(&proofs.out).unwrap();
+    assert_eq!(told[0]["verdict"], "holds", "{told}");
+    assert_eq!(told[1]["verdict"], "fails", "{told}");
+    // The port of the Service leads to another one of the pod.
+    assert_eq!(told[1]["counterexample"]["port"], 8080, "{told}");
+    let pod = told[1]["counterexample"]["to"].as_str().unwrap();
+    assert!(
+        pod.starts_with("web-") && pod.ends_with(".operate"),
+        "{told}"
+    );
     let stored = tulle(&["get"]);
     assert!(
         stored.code == 1 && stored.err.contains("kubectl get tulle"),
