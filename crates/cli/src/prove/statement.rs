@@ -208,9 +208,17 @@ fn the_mesh(words: &mut Words<'_>) -> Result<(), String> {
 
 /// Callers up to the verb: `A, B and namespace C`.
 fn parties(words: &mut Words<'_>) -> Result<Vec<Party>, String> {
+    list(words, party)
+}
+
+/// Things with commas, `and` or `or` between them.
+fn list<'a, T>(
+    words: &mut Words<'a>,
+    one: impl Fn(&mut Words<'a>) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
     let mut all = Vec::new();
     loop {
-        all.push(party(words)?);
+        all.push(one(words)?);
         let mut more = false;
         while words.takes(&[",", "and", "or"]) {
             more = true;
@@ -241,7 +249,7 @@ fn object(words: &mut Words<'_>) -> Result<(Destination, Requests), String> {
     let mut requests = Requests::default();
     loop {
         if words.takes(&["with"]) {
-            requests.methods = methods(words)?;
+            requests.methods = list(words, method)?;
         } else if words.takes(&["at"]) {
             let path = words.name("the path")?;
             if !path.starts_with('/') || path.contains(['?', '#', '*']) {
@@ -256,25 +264,15 @@ fn object(words: &mut Words<'_>) -> Result<(Destination, Requests), String> {
     }
 }
 
-fn methods(words: &mut Words<'_>) -> Result<Vec<String>, String> {
-    let mut all = Vec::new();
-    loop {
-        let method = words.name("the method")?;
-        let is_method = |b: u8| b.is_ascii_uppercase() || b == b'-' || b == b'_';
-        if !method.bytes().all(is_method) {
-            return Err(format!(
-                "{method:?} is no method: they are in capitals, such as GET"
-            ));
-        }
-        all.push(method);
-        let mut more = false;
-        while words.takes(&[",", "and", "or"]) {
-            more = true;
-        }
-        if !more {
-            return Ok(all);
-        }
+fn method(words: &mut Words<'_>) -> Result<String, String> {
+    let method = words.name("the method")?;
+    let is_method = |b: u8| b.is_ascii_uppercase() || b == b'-' || b == b'_';
+    if method.bytes().all(is_method) {
+        return Ok(method);
     }
+    Err(format!(
+        "{method:?} is no method: they are in capitals, such as GET"
+    ))
 }
 
 fn destination(words: &mut Words<'_>) -> Result<Destination, String> {
