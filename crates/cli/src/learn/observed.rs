@@ -1,5 +1,6 @@
 //! Calls that were seen, counted by who calls what.
 
+use crate::metrics::is_denied;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -46,16 +47,10 @@ pub(super) struct Observed {
     kept: usize,
 }
 
-/// Reasons of refusals by policies.
-const REFUSED: [&str; 7] = [
-    "denied",
-    "plaintext_refused",
-    "egress_denied",
-    "no_service",
-    "external_denied",
-    "unauthenticated",
-    "rate_limited",
-];
+/// Whether a policy refused the call: its caller, its way out of the mesh, or its rate.
+fn is_refused(reason: &str) -> bool {
+    is_denied(reason) || matches!(reason, "egress_denied" | "no_service" | "rate_limited")
+}
 
 impl Observed {
     /// Takes a line of the access log of the proxy with this identity.
@@ -64,12 +59,12 @@ impl Observed {
         self.requests += 1;
         let (source, destination) = (text("source_principal"), text("destination_principal"));
         let service = text("upstream_cluster");
-        if REFUSED.contains(&text("response_flags")) {
+        if is_refused(text("response_flags")) {
             *self.refused.entry(service.to_owned()).or_default() += 1;
             return;
         }
         let Ok(asked) = text("upstream_host").parse::<SocketAddr>() else {
-            // Nobody was asked, or an application that is reached by a path.
+            // The call reached nobody, or an application behind a path.
             return;
         };
         if destination == "-" && source == own {

@@ -2,6 +2,7 @@
 
 use super::observed::{Observed, Outside};
 use super::paths::{PathRule, covering};
+use crate::prove::is_below;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::identity::SpiffeId;
@@ -69,11 +70,7 @@ fn needed(requests: &BTreeSet<(String, String)>, port: u16) -> Vec<To> {
 fn covers(rule: &PathRule, path: &str) -> bool {
     match rule {
         PathRule::Exact(exact) => path == exact,
-        PathRule::Prefix(prefix) => {
-            let prefix = prefix.trim_end_matches('/');
-            let rest = path.strip_prefix(prefix);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        }
+        PathRule::Prefix(prefix) => is_below(path, prefix),
     }
 }
 

@@ -202,7 +202,8 @@ fn sums(samples: &[MetricSample], reporter: &str) -> BTreeMap<Key, Sums> {
     sums
 }
 
-fn is_denied(reason: &str) -> bool {
+/// Whether a caller was refused, by the reason code.
+pub(crate) fn is_denied(reason: &str) -> bool {
     matches!(
         reason,
         "denied" | "plaintext_refused" | "unauthenticated" | "external_denied"

@@ -2,4 +2,4 @@
 
 mod edges;
 
-pub(crate) use edges::{EGRESS, Edge, Unreached, edges, unreached};
+pub(crate) use edges::{EGRESS, Edge, Unreached, edges, is_denied, unreached};

@@ -43,7 +43,7 @@ pub(super) fn covers(denied: &PolicyMatch, allowed: &PolicyMatch, requests: &Req
 }
 
 /// The methods of a match; none: all.
-fn methods(of_match: &PolicyMatch) -> Option<&[String]> {
+pub(super) fn methods(of_match: &PolicyMatch) -> Option<&[String]> {
     let all = of_match.methods.is_empty() || of_match.methods.iter().any(|m| m == "*");
     (!all).then_some(&of_match.methods)
 }
@@ -69,7 +69,7 @@ fn covers_path(denied: &PathMatch, path: &PathMatch) -> bool {
 }
 
 /// Whether a path is this one, or below it.
-pub(super) fn is_below(path: &str, prefix: &str) -> bool {
+pub(crate) fn is_below(path: &str, prefix: &str) -> bool {
     let prefix = prefix.trim_end_matches('/');
     let rest = path.strip_prefix(prefix);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -11,6 +11,8 @@ mod statement;
 mod tests;
 mod view;
 
+pub(crate) use covers::is_below;
+
 use crate::args::Prove;
 use crate::client::Objects;
 use crate::failure::{Failure, OrFail, Result};
@@ -243,7 +245,9 @@ fn allowed(
     to: &Destination,
     requests: &Requests,
 ) -> Result<Judged> {
-    let destinations = view.destinations(to)?;
+    let destinations = view.destinations(to)?.into_iter();
+    let gates = destinations.map(|(server, ports)| Ok((view.gate(server)?, ports)));
+    let gates: Vec<_> = gates.collect::<Result<_>>()?;
     let named = view.callers(callers)?;
     let all = view.identities.iter().chain(&named.identities);
     let mut tried: Vec<Tried<'_>> = all.filter(|id| named.includes(id)).map(Some).collect();
@@ -253,13 +257,11 @@ fn allowed(
         tried.push(None);
     }
     for caller in tried {
-        let mut reaches = false;
-        for (server, ports) in &destinations {
-            let is_refused = caller.is_some_and(|id| is_revoked(view, id));
-            let reach = view.gate(server)?.reach(caller, ports, requests);
-            reaches |= !is_refused && matches!(reach, Reach::In(_));
-        }
-        if !reaches {
+        let is_refused = caller.is_some_and(|id| is_revoked(view, id));
+        let mut reaches = gates
+            .iter()
+            .map(|(gate, ports)| gate.reach(caller, ports, requests));
+        if is_refused || !reaches.any(|reach| matches!(reach, Reach::In(_))) {
             let why = format!("no request of {} is let in", name(caller, &[]));
             return Ok((Verdict::Fails, why, None));
         }
@@ -312,7 +314,7 @@ fn way_out(view: &View, caller: &SpiffeId) -> Option<String> {
     if is_revoked(view, caller) {
         return None;
     }
-    if view.settings.clone().of_workload(caller).allow_egress {
+    if view.settings.allow_egress && !view.settings.is_strict_for(caller) {
         return Some("allowEgress of the Mesh".to_owned());
     }
     let mut rules = view.egress.rules.iter();

@@ -4,7 +4,7 @@
 //! in does. Who is said to be kept out is, because the rules that allow are covered by rules that deny. Where neither is
 //! certain, the answer says so.
 
-use super::covers::{covers, is_apart, is_below};
+use super::covers::{self, covers, is_apart, is_below};
 use super::samples::matching;
 use super::statement::Requests;
 use super::view::Server;
@@ -303,28 +303,21 @@ impl Try {
 }
 
 fn methods(wanted: &PolicyMatch, requests: &Requests) -> Vec<String> {
-    let any = wanted.methods.is_empty() || wanted.methods.iter().any(|m| m == "*");
-    let of_rule = |method: &String| any || wanted.methods.contains(method);
+    let listed = covers::methods(wanted);
     if !requests.methods.is_empty() {
-        return requests
-            .methods
-            .iter()
-            .filter(|m| of_rule(m))
-            .cloned()
-            .collect();
+        let is_wanted = |m: &&String| listed.is_none_or(|listed| listed.contains(m));
+        return requests.methods.iter().filter(is_wanted).cloned().collect();
     }
-    match any {
-        true => METHODS.iter().map(ToString::to_string).collect(),
-        false => wanted.methods.clone(),
+    match listed {
+        None => METHODS.iter().map(ToString::to_string).collect(),
+        Some(listed) => listed.to_vec(),
     }
 }
 
 fn paths(wanted: &PolicyMatch, denied: &[&PolicyMatch], requests: &Requests) -> Vec<String> {
     let mut all = match &wanted.path {
         Some(path) => of_pattern(path),
-        None if wanted.path_regex.is_empty() => of_pattern(&PathMatch::Prefix(
-            requests.path.clone().unwrap_or_default(),
-        )),
+        None if wanted.path_regex.is_empty() => of_pattern(&PathMatch::Prefix(String::new())),
         None => Vec::new(),
     };
     all.extend(

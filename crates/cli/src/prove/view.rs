@@ -267,8 +267,9 @@ impl View {
 
     /// The policy of a sidecar.
     pub(super) fn gate<'a>(&self, server: &'a Server) -> Result<Gate<'a>> {
-        let settings = self.settings.clone().of_workload(&server.identity);
-        let gate = Gate::new(server, settings.strict_mtls);
+        let settings = &self.settings;
+        let strict = settings.strict_mtls || settings.is_strict_for(&server.identity);
+        let gate = Gate::new(server, strict);
         gate.map_err(|why| Failure::new(format!("the policy of {}: {why}", server.name)))
     }
 
