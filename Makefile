@@ -14,7 +14,8 @@ BUILD_PACKAGES := gcc libc6-dev make
 # Other people's proxies, measured beside ours. Envoy is a Python wheel.
 PEER_PACKAGES := nginx haproxy python3 python3-venv
 # What people put behind sidecars or ask them with, for the tests. No mail server that would replace the host's.
-SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd bind9-dnsutils
+SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd bind9-dnsutils \
+	prometheus
 # What the Spring applications and JMeter are built of and run by.
 JAVA_PACKAGES := maven openjdk-17-jdk-headless
 # Other people's suites of tests, and what makes their certificates.
@@ -56,7 +57,7 @@ CI_TIER := lint test test-kube conformance-short gate
 LONG_TIER := lint test test-kube-all conformance gate bench study-quick images fuzz test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
+.PHONY: help demo observability build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
 	study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz clean
 
@@ -74,6 +75,10 @@ ifeq ($(wildcard $(BUILT)),)
 	$(FIRST)
 endif
 	target/release/tulle up demo/mesh.yaml --verify
+
+observability: ## Prometheus for the mesh that is up here, and Grafana if it is installed, until Ctrl-C
+	@$(PACKAGES) prometheus python3
+	@demo/observability/run.sh
 
 build: ## tulle, tulle-proxy, tulle-cni, tulle-bench and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)

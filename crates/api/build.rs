@@ -10,6 +10,8 @@ const FILES: [&str; 3] = [
     "mesh/v1/objects.proto",
 ];
 
+const SIGNALS: [&str; 3] = ["trace", "metrics", "logs"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ROOT}");
     println!("cargo:rerun-if-changed=build.rs");
@@ -28,7 +30,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         .compile_fds(descriptors)?;
     let descriptors = protox::compile(["grpc_health/v1/health.proto"], [ROOT])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
-    let descriptors = protox::compile(["otlp_trace/v1/trace_service.proto"], [ROOT])?;
+    otlp()
+}
+
+/// Messages for collectors. Clients are not made: one that sends bytes serves all three.
+fn otlp() -> Result<(), Box<dyn Error>> {
+    let files = SIGNALS.map(|signal| format!("otlp/v1/{signal}.proto"));
+    let descriptors = protox::compile(files, [ROOT])?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .extern_path(".opentelemetry.proto.common.v1", "crate::otlp::common")
+        .compile_fds(descriptors)?;
+    // After those that import it: they leave an empty file of its name.
+    let descriptors = protox::compile(["otlp/v1/common.proto"], [ROOT])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

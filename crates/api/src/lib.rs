@@ -1,6 +1,6 @@
 //! The contract between the planes: code generated from `api/mesh/v1/*.proto`, and the bodies of
 //! resources. Beside it are the protocols of others: services that decide about requests, health of
-//! applications, collectors of spans. No I/O and no decisions.
+//! applications, collectors of telemetry. No I/O and no decisions.
 
 mod body;
 mod revocation;
@@ -29,8 +29,26 @@ pub mod grpc_health {
     tonic::include_proto!("grpc.health.v1");
 }
 
-/// Messages for collectors of spans.
-#[allow(missing_docs, clippy::all)] // generated
-pub mod otlp_trace {
-    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+/// Messages for collectors (OTLP), and servers for them.
+pub mod otlp {
+    /// The parts that spans, metrics and log records share.
+    #[allow(missing_docs, clippy::all)] // generated
+    pub mod common {
+        tonic::include_proto!("opentelemetry.proto.common.v1");
+    }
+    /// Spans.
+    #[allow(missing_docs, clippy::all)] // generated
+    pub mod trace {
+        tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+    }
+    /// Metrics.
+    #[allow(missing_docs, clippy::all)] // generated
+    pub mod metrics {
+        tonic::include_proto!("opentelemetry.proto.collector.metrics.v1");
+    }
+    /// Log records.
+    #[allow(missing_docs, clippy::all)] // generated
+    pub mod logs {
+        tonic::include_proto!("opentelemetry.proto.collector.logs.v1");
+    }
 }

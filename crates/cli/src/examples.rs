@@ -155,6 +155,7 @@ Examples:
 pub(crate) const METRICS: &str = "\
 Examples:
   tulle metrics                    print the metrics of all proxies, for Prometheus
+  tulle metrics --serve 127.0.0.1:9464
   tulle metrics disable batch --restart
   tulle metrics enable batch --restart";
 

@@ -99,6 +99,7 @@ fn shared(command: &Command) -> Option<Option<&Within>> {
         Command::Metrics(Metrics {
             change: None,
             within,
+            ..
         }) => Some(within),
         Command::Why(args) => Some(&args.within),
         Command::Learn(args) => Some(&args.within),

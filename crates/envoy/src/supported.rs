@@ -30,6 +30,7 @@ fn require(holds: bool, object: &str, what: &'static str) -> Result<(), Untransl
 fn mesh(mesh: &MeshSettings) -> Result<(), Untranslatable> {
     require(mesh.max_connections == 0, "Mesh", "maxConnections")?;
     require(mesh.tracing.is_none(), "Mesh", "tracing")?;
+    require(mesh.otlp.is_none(), "Mesh", "otlp")?;
     require(mesh.revoked.is_empty(), "Mesh", "revoked")?;
     require(!mesh.dns, "Mesh", "dns")
 }

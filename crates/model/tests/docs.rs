@@ -187,7 +187,8 @@ fn every_field_of_the_proxy_file_is_documented() {
         include_str!("../src/resource/filter.rs"),
         include_str!("../src/resource/traffic.rs"),
         include_str!("../src/resource/egress.rs"),
-        include_str!("../src/resource/tracing.rs"),
+        include_str!("../src/resource/collector.rs"),
+        include_str!("../src/resource/telemetry.rs"),
     ] {
         fields.extend(fields_in_source(source));
     }

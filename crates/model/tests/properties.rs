@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use tulle_model::bootstrap::Bootstrap;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::*;
+use tulle_model::resource::OtlpProtocol;
 
 fn label() -> impl Strategy<Value = String> {
     "[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?"
@@ -184,9 +185,16 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
             dns: flags[1],
             tracing: flags[2].then(|| TracingSpec {
                 endpoint: "https://[::1]:4317".into(),
+                protocol: OtlpProtocol::Http,
                 roots: String::new(),
                 sampling: flags[0].then(|| "0.5%".into()),
                 attributes: [("a".into(), "b".into())].into(),
+            }),
+            otlp: flags[1].then(|| OtlpSpec {
+                endpoint: "collector:4317".into(),
+                metrics: flags[0].then(|| "30s".into()),
+                access_log: true,
+                ..OtlpSpec::default()
             }),
         },
     )

@@ -11,11 +11,11 @@ use crate::control::file;
 use crate::control::file::Source;
 use crate::control::publish::{Current, Publisher};
 use crate::dns;
-use crate::export::spans::Exporter;
+use crate::export;
 use crate::listener::{accept, passed};
 use crate::serve::spread::{self, SlotSeed};
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::span::Totals;
+use crate::telemetry::export_totals::ExportTotals;
 use crate::worker::{Command, Worker};
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,8 +33,8 @@ use tulle_net::{memory, moderation, passing, socket, thread};
 /// connection.
 const TASKS_PER_TURN: u32 = 256;
 
-/// Longest that the end waits for the collector.
-const LAST_SPANS: Duration = Duration::from_secs(2);
+/// Longest that the end waits for collectors.
+const LAST_EXPORT: Duration = Duration::from_secs(2);
 
 /// Why the proxy could not start.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     };
 
     let log = AccessLog::start().map_err(StartError::System)?;
-    let spans = Arc::new(Totals::default());
+    let (spans, logs) = (Arc::new(ExportTotals::default()), Arc::default());
     let mut publisher = Publisher::new(bootstrap.identity.clone());
     let current = publisher.current();
     if bootstrap.control.is_none() {
@@ -153,8 +153,9 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let admin = Admin {
         current: current.clone(),
         workers: Arc::new(workers.clone()),
-        log,
+        log: log.clone(),
         spans: spans.clone(),
+        logs: Arc::clone(&logs),
         controlled: bootstrap.control.is_some(),
         gateways: bootstrap.gateway_names().map(str::to_owned).collect(),
         engine: None,
@@ -168,7 +169,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         tokio::spawn(admin.clone().serve_health(listener));
     }
     if let Some(listener) = socket_listener {
-        tokio::spawn(admin.serve_socket(listener));
+        tokio::spawn(admin.clone().serve_socket(listener));
     }
     if let Some(from) = gateway_sockets {
         let gateway = bootstrap.identity.name().to_owned();
@@ -178,14 +179,16 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     tokio::spawn(release_memory());
 
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
-    let exporter = Exporter::new(
-        current.clone(),
-        workers.clone(),
+    let exports = export::Sources {
+        current: current.clone(),
+        instance: instance(&bootstrap),
+        workers: workers.clone(),
         spans,
-        instance(&bootstrap),
-    );
-    let (end_export, exports) = oneshot::channel();
-    let export = tokio::spawn(exporter.run(exports));
+        page: metrics_page(admin),
+        log,
+        logs,
+    };
+    let exports = exports.start();
     let admin_socket = bootstrap.admin_socket.clone();
     let mut client = None;
     match bootstrap.control.clone() {
@@ -205,10 +208,8 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     tokio::select! {
         () = async {
             end(&workers, drain).await;
-            // The exporter is running unless it has panicked.
-            let _ = end_export.send(());
-            let left = until.saturating_duration_since(Instant::now()).min(LAST_SPANS);
-            let _ = tokio::time::timeout(left, export).await;
+            let left = until.saturating_duration_since(Instant::now());
+            exports.end(left.min(LAST_EXPORT)).await;
         } => {}
         () = signals.next() => tracing::warn!("second signal: closing open connections now"),
     }
@@ -257,7 +258,7 @@ async fn start_worker(
     listeners: Vec<(Listener, SlotSeed)>,
     current: &Current,
     log: &AccessLog,
-    spans: &Arc<Totals>,
+    spans: &Arc<ExportTotals>,
     lookups: Option<Lookups>,
 ) -> Result<mpsc::UnboundedSender<Command>, StartError> {
     let (commands, received) = mpsc::unbounded_channel();
@@ -296,6 +297,14 @@ async fn start_worker(
             "the worker ended at once",
         ))),
     }
+}
+
+/// Makes the page that a scraper would get.
+fn metrics_page(admin: Admin) -> export::Page {
+    Box::new(move || {
+        let admin = admin.clone();
+        Box::pin(async move { admin.metrics().await })
+    })
 }
 
 /// Returns the workload beside this proxy, or the name in its identity.

@@ -8,10 +8,11 @@ use crate::config::snapshot::Snapshot;
 use crate::context::lookups::Lookups;
 use crate::context::{Recent, WorkerContext, memory_limit};
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::export_totals::ExportTotals;
 use crate::telemetry::metrics::WorkerReport;
 use crate::telemetry::outside_peers;
 use crate::telemetry::reason::{Failure, Reason};
-use crate::telemetry::span::{self, Span};
+use crate::telemetry::span::Span;
 use crate::upstream::http2::Http2Connection;
 use crate::upstream::outside::{Gateways, Lent};
 use crate::upstream::pools::Pools;
@@ -96,7 +97,7 @@ impl Worker {
     pub fn new(
         snapshot: Arc<Snapshot>,
         log: AccessLog,
-        spans: Arc<span::Totals>,
+        spans: Arc<ExportTotals>,
         lookups: Option<Lookups>,
     ) -> Rc<Self> {
         Rc::new_cyclic(|this| Self {

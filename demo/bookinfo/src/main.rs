@@ -117,7 +117,7 @@ enum Service {
         #[arg(long)]
         user: String,
     },
-    /// Not of the demo: takes spans as a collector (OTLP over gRPC), and says which by HTTP
+    /// Not of the demo: takes spans, metrics and records of logs as a collector (OTLP over gRPC), and says which by HTTP
     Collect {
         #[command(flatten)]
         listen: Listen<4317>,

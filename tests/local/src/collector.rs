@@ -1,22 +1,30 @@
-//! A collector of spans: what takes OTLP over gRPC, and remembers.
+//! A collector: what takes OTLP over gRPC, or over HTTP, and remembers.
 
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
-use tulle_api::otlp_trace::any_value::Value;
-use tulle_api::otlp_trace::trace_service_server::{TraceService, TraceServiceServer};
-use tulle_api::otlp_trace::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse, KeyValue, Span, span::SpanKind,
-};
+use tulle_api::otlp::common::any_value::Value;
+use tulle_api::otlp::common::{ExportResponse, KeyValue};
+use tulle_api::otlp::logs::logs_service_server::{LogsService, LogsServiceServer};
+use tulle_api::otlp::logs::{ExportLogsServiceRequest, LogRecord};
+use tulle_api::otlp::metrics::metrics_service_server::{MetricsService, MetricsServiceServer};
+use tulle_api::otlp::metrics::{ExportMetricsServiceRequest, Metric};
+use tulle_api::otlp::trace::trace_service_server::{TraceService, TraceServiceServer};
+use tulle_api::otlp::trace::{ExportTraceServiceRequest, Span, span::SpanKind};
 
 /// A running one.
 pub struct Collector {
     address: SocketAddr,
-    taken: Arc<Mutex<Vec<Taken>>>,
-    _runtime: Runtime,
+    all: Arc<All>,
+    runtime: Runtime,
 }
 
 /// A span as it was told.
@@ -66,12 +74,14 @@ impl Taken {
     }
 }
 
-fn said(attributes: &[KeyValue], key: &str) -> String {
+/// An attribute as text; empty: there is none.
+pub fn said(attributes: &[KeyValue], key: &str) -> String {
     let found: Vec<_> = attributes.iter().filter(|a| a.key == key).collect();
     assert!(found.len() <= 1, "{key}: {attributes:?}");
     match found.first().and_then(|a| a.value.as_ref()?.value.as_ref()) {
         Some(Value::StringValue(text)) => text.clone(),
         Some(Value::IntValue(number)) => number.to_string(),
+        Some(Value::DoubleValue(number)) => number.to_string(),
         None => String::new(),
     }
 }
@@ -80,16 +90,19 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-struct Service(Arc<Mutex<Vec<Taken>>>);
+/// Everything that came.
+#[derive(Default)]
+struct All {
+    spans: Mutex<Vec<Taken>>,
+    /// The newest report of each sender, by `service.instance.id`.
+    metrics: Mutex<BTreeMap<String, Vec<Metric>>>,
+    logs: Mutex<Vec<(String, LogRecord)>>,
+}
 
-#[tonic::async_trait]
-impl TraceService for Service {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let mut taken = self.0.lock().unwrap();
-        for of in request.into_inner().resource_spans {
+impl All {
+    fn take_spans(&self, request: ExportTraceServiceRequest) {
+        let mut taken = self.spans.lock().unwrap();
+        for of in request.resource_spans {
             let resource = of.resource.unwrap_or_default().attributes;
             let spans = of.scope_spans.into_iter().flat_map(|s| s.spans);
             taken.extend(spans.map(|span| Taken {
@@ -97,7 +110,82 @@ impl TraceService for Service {
                 span,
             }));
         }
-        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+
+    fn take_metrics(&self, request: ExportMetricsServiceRequest) {
+        let mut taken = self.metrics.lock().unwrap();
+        for of in request.resource_metrics {
+            let instance = said(&of.resource.unwrap().attributes, "service.instance.id");
+            let metrics = of.scope_metrics.into_iter().flat_map(|s| s.metrics);
+            taken.insert(instance, metrics.collect());
+        }
+    }
+
+    fn take_logs(&self, request: ExportLogsServiceRequest) {
+        let mut taken = self.logs.lock().unwrap();
+        for of in request.resource_logs {
+            let instance = said(&of.resource.unwrap().attributes, "service.instance.id");
+            let records = of.scope_logs.into_iter().flat_map(|s| s.log_records);
+            taken.extend(records.map(|record| (instance.clone(), record)));
+        }
+    }
+
+    /// Takes what came by HTTP.
+    fn take(&self, path: &str, body: Bytes) {
+        match path {
+            "/v1/traces" => self.take_spans(Message::decode(body).unwrap()),
+            "/v1/metrics" => self.take_metrics(Message::decode(body).unwrap()),
+            "/v1/logs" => self.take_logs(Message::decode(body).unwrap()),
+            other => panic!("no path of OTLP: {other}"),
+        }
+    }
+}
+
+struct Service(Arc<All>);
+
+type Exported = Result<Response<ExportResponse>, Status>;
+
+#[tonic::async_trait]
+impl TraceService for Service {
+    async fn export(&self, request: Request<ExportTraceServiceRequest>) -> Exported {
+        self.0.take_spans(request.into_inner());
+        Ok(Response::new(ExportResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Service {
+    async fn export(&self, request: Request<ExportMetricsServiceRequest>) -> Exported {
+        self.0.take_metrics(request.into_inner());
+        Ok(Response::new(ExportResponse::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl LogsService for Service {
+    async fn export(&self, request: Request<ExportLogsServiceRequest>) -> Exported {
+        self.0.take_logs(request.into_inner());
+        Ok(Response::new(ExportResponse::default()))
+    }
+}
+
+async fn serve_http(listener: TcpListener, all: Arc<All>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let all = all.clone();
+        let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+            let all = all.clone();
+            async move {
+                let kind = request.headers().get("content-type").cloned();
+                assert_eq!(kind.unwrap(), "application/x-protobuf");
+                let path = request.uri().path().to_owned();
+                let body = request.into_body().collect().await?.to_bytes();
+                all.take(&path, body);
+                let answer = ExportResponse::default().encode_to_vec();
+                Ok::<_, hyper::Error>(hyper::Response::new(Full::new(Bytes::from(answer))))
+            }
+        });
+        let connection = hyper::server::conn::http1::Builder::new();
+        tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
     }
 }
 
@@ -110,25 +198,41 @@ impl Default for Collector {
 impl Collector {
     /// Starts a collector on a given address.
     pub fn on(address: SocketAddr) -> Self {
+        let (listener, started) = Self::start(address);
+        let all = &started.all;
+        let server = tonic::transport::Server::builder()
+            .add_service(TraceServiceServer::new(Service(all.clone())))
+            .add_service(MetricsServiceServer::new(Service(all.clone())))
+            .add_service(LogsServiceServer::new(Service(all.clone())));
+        let connections = TcpListenerStream::new(listener);
+        started
+            .runtime
+            .spawn(server.serve_with_incoming(connections));
+        started
+    }
+
+    /// Starts a collector that takes OTLP over HTTP.
+    pub fn by_http() -> Self {
+        let (listener, started) = Self::start((Ipv4Addr::LOCALHOST, 0).into());
+        let serving = serve_http(listener, started.all.clone());
+        started.runtime.spawn(serving);
+        started
+    }
+
+    fn start(address: SocketAddr) -> (TcpListener, Self) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let taken = Arc::new(Mutex::default());
         let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
         let address = listener.local_addr().unwrap();
-        let service = TraceServiceServer::new(Service(taken.clone()));
-        runtime.spawn(
-            tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming(TcpListenerStream::new(listener)),
-        );
-        Self {
+        let started = Self {
             address,
-            taken,
-            _runtime: runtime,
-        }
+            all: Arc::default(),
+            runtime,
+        };
+        (listener, started)
     }
 
     /// Where it listens.
@@ -138,7 +242,20 @@ impl Collector {
 
     /// All spans so far.
     pub fn taken(&self) -> Vec<Taken> {
-        self.taken.lock().unwrap().clone()
+        self.all.spans.lock().unwrap().clone()
+    }
+
+    /// The newest metrics of a sender, by its `service.instance.id`.
+    pub fn metrics(&self, instance: &str) -> Vec<Metric> {
+        let all = self.all.metrics.lock().unwrap();
+        all.get(instance).cloned().unwrap_or_default()
+    }
+
+    /// All log records of a sender so far.
+    pub fn logs(&self, instance: &str) -> Vec<LogRecord> {
+        let all = self.all.logs.lock().unwrap();
+        let own = all.iter().filter(|(of, _)| of == instance);
+        own.map(|(_, record)| record.clone()).collect()
     }
 
     /// Waits until there are so many, and no more; the server's end after the client's.

@@ -34,7 +34,7 @@ pub use alone::{Alone, alone};
 pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
-pub use collector::{Collector, Taken};
+pub use collector::{Collector, Taken, said};
 pub use daemon::{Daemon, installed};
 pub use demo::{Answer, Demo, RATING, edge, is_root, read_demo, signal};
 pub use envoy::{Envoy, EnvoyPair, bootstrap, envoy_binary, validate};

@@ -3,6 +3,7 @@
 use crate::args::{Output, duration};
 use crate::examples;
 use clap::{Args, Subcommand, ValueEnum};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -300,6 +301,9 @@ pub(crate) struct Metrics {
     pub(crate) change: Option<Scraping>,
     #[command(flatten)]
     pub(crate) within: Within,
+    /// Serve the page at http://ADDRESS/metrics until Ctrl-C: one target to scrape for the whole mesh
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) serve: Option<SocketAddr>,
 }
 
 /// Changes to what Prometheus scrapes in a cluster.

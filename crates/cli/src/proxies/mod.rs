@@ -6,6 +6,7 @@
 mod list;
 mod owners;
 mod page;
+mod page_server;
 mod source;
 mod target;
 #[cfg(test)]
@@ -14,6 +15,7 @@ pub(crate) mod testing;
 pub(crate) use list::{ProxyReport, Row, refused, reports, rows, run, table};
 pub(crate) use owners::Owners;
 pub(crate) use page::page;
+pub(crate) use page_server::serve_page;
 pub(crate) use source::{MeshName, Meshed, Pipe, ProxySource, ask, ask_all, open, say_which};
 pub(crate) use target::Target;
 

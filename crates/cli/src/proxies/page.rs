@@ -13,20 +13,31 @@ const UP: &str = "tulle_proxy_up";
 
 /// Prints the page. A proxy that does not answer is named on standard error, and has 0 as `tulle_proxy_up`.
 pub(crate) async fn page<S: ProxySource>(source: &S, within: &Within) -> Result<()> {
+    let (text, silent) = render(source, within).await?;
+    for failure in silent {
+        output::progress(&format!("warning: {failure}"));
+    }
+    output::text(&text);
+    Ok(())
+}
+
+/// Makes the page. Returns also why proxies did not answer.
+pub(super) async fn render<S: ProxySource>(
+    source: &S,
+    within: &Within,
+) -> Result<(String, Vec<Failure>)> {
     let proxies = source.proxies(within).await?;
     if proxies.is_empty() {
         return Err(Failure::new("there are no metrics").because(source.no_proxies()));
     }
     let mesh = source.mesh();
     let mut page = Page::default();
+    let mut silent = Vec::new();
     for (proxy, answer) in ask_all(source, &proxies, "/metrics").await {
         page.add(&mesh, proxy, answer.as_deref().ok());
-        if let Err(failure) = answer {
-            output::progress(&format!("warning: {failure}"));
-        }
+        silent.extend(answer.err());
     }
-    output::text(&page.render());
-    Ok(())
+    Ok((page.render(), silent))
 }
 
 /// The lines of a metric.

@@ -206,9 +206,8 @@ pub(crate) async fn ask_all<'a, S: ProxySource>(
     proxies: impl IntoIterator<Item = &'a Meshed>,
     path: &str,
 ) -> Vec<(&'a Meshed, Result<String>)> {
-    let asked = proxies.into_iter().map(|proxy| async move {
-        let answer = ask(source, proxy, path).await;
-        (proxy, answer)
-    });
+    let one = async |proxy| (proxy, ask(source, proxy, path).await);
+    // A list: what makes these futures is not one that a task could hold across threads.
+    let asked: Vec<_> = proxies.into_iter().map(one).collect();
     stream::iter(asked).buffered(AT_A_TIME).collect().await
 }

@@ -26,7 +26,10 @@ pub(crate) async fn run<S: ProxySource>(source: &S, command: &Command) -> Result
         Command::Tap(args) => tap(source, args).await,
         Command::Top(args) => top(source, args).await,
         Command::Proxy(command) => proxies::run(source, command).await,
-        Command::Metrics(args) => proxies::page(source, &args.within).await,
+        Command::Metrics(args) => match args.serve {
+            Some(address) => proxies::serve_page(source, &args.within, address).await,
+            None => proxies::page(source, &args.within).await,
+        },
         // No other command gets here.
         _ => Ok(()),
     }

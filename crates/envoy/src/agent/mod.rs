@@ -118,6 +118,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
         workers: std::sync::Arc::default(),
         log: AccessLog::start().map_err(StartError::System)?,
         spans: std::sync::Arc::default(),
+        logs: std::sync::Arc::default(),
         controlled: true,
         gateways: std::sync::Arc::default(),
         engine: Some(Engine {

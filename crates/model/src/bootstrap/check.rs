@@ -89,6 +89,9 @@ impl Bootstrap {
         for (field, problem) in self.mesh.tracing.iter().flat_map(|t| t.problems()) {
             report.add(&top.key("mesh").key("tracing").key(field), problem, "");
         }
+        for (field, problem) in self.mesh.otlp.iter().flat_map(|o| o.problems()) {
+            report.add(&top.key("mesh").key("otlp").key(field), problem, "");
+        }
         if self.mesh.economy_us > LONGEST_PAUSE_US {
             let problem = format!(
                 "expected a number from 0 to {LONGEST_PAUSE_US}, found the number {}",

@@ -1,56 +1,67 @@
-//! Where a collector of spans is.
+//! A collector of telemetry: where it is, and how it is spoken to.
 
-use std::net::IpAddr;
+use super::{CollectorAddress, is_default};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
-/// Where a collector is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collector<'a> {
-    /// TLS is spoken.
-    pub tls: bool,
-    /// A host name or an address, the latter without brackets.
-    pub host: &'a str,
-    /// `host:port`
-    pub authority: &'a str,
+/// The form in which OTLP is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum OtlpProtocol {
+    /// Over gRPC (port 4317 of most collectors).
+    #[default]
+    Grpc,
+    /// As Protobuf over HTTP/1.1 (port 4318), to `/v1/traces`, `/v1/metrics` and `/v1/logs`.
+    Http,
 }
 
-impl<'a> Collector<'a> {
-    /// Reads `host:port` of OTLP over gRPC.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn parse(endpoint: &'a str) -> Result<Self, &'static str> {
-        const EXPECTED: &str =
-            "expected `host:port` of OTLP over gRPC, with `https://` before it for TLS";
-        let (tls, authority) = match endpoint.split_once("://") {
-            Some(("https", rest)) => (true, rest),
-            Some(("http", rest)) => (false, rest),
-            Some(_) => return Err(EXPECTED),
-            None => (false, endpoint),
-        };
-        let (host, port) = authority.rsplit_once(':').ok_or(EXPECTED)?;
-        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        let is_host = match bare {
-            Some(address) => matches!(address.parse(), Ok(IpAddr::V6(_))),
-            None => is_host_name(host),
-        };
-        let digits = port.bytes().all(|b| b.is_ascii_digit());
-        if !is_host || !digits || !matches!(port.parse(), Ok(1..=u16::MAX)) {
-            return Err(EXPECTED);
+/// A collector, and what is said of the proxy to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Collector {
+    /// `host:port`, with `https://` before it for TLS.
+    pub endpoint: String,
+    /// The form in which it takes OTLP.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: OtlpProtocol,
+    /// Roots (PEM) that its certificate must lead to; empty: those of the system.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub roots: String,
+    /// Attributes of everything that is sent.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Most attributes, and bytes of one's name and value: each batch carries them.
+const MAX_ATTRIBUTES: usize = 32;
+const MAX_ATTRIBUTE_BYTES: usize = 1024;
+/// Attributes that a proxy sets itself.
+const OWN_ATTRIBUTES: [&str; 2] = ["service.name", "service.instance.id"];
+
+impl Collector {
+    /// Returns each problem, with the field it is in.
+    pub fn problems(&self) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        if let Err(expected) = CollectorAddress::parse(&self.endpoint) {
+            found.push(("endpoint", format!("{expected}, found `{}`", self.endpoint)));
         }
-        Ok(Self {
-            tls,
-            host: bare.unwrap_or(host),
-            authority,
-        })
+        if self.attributes.len() > MAX_ATTRIBUTES {
+            let count = self.attributes.len();
+            let text = format!("expected at most {MAX_ATTRIBUTES} attributes, found {count}");
+            found.push(("attributes", text));
+        }
+        for (name, value) in &self.attributes {
+            if name.is_empty() || name.len() + value.len() > MAX_ATTRIBUTE_BYTES {
+                let text = "expected a name, and with its value at most";
+                found.push(("attributes", format!("{text} {MAX_ATTRIBUTE_BYTES} bytes")));
+            } else if OWN_ATTRIBUTES.contains(&name.as_str()) {
+                let text = format!("`{name}` is set by each proxy itself; remove it");
+                found.push(("attributes", text));
+            }
+        }
+        found
     }
-}
-
-fn is_host_name(host: &str) -> bool {
-    let is_label = |label: &str| {
-        let known = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
-        (1..=63).contains(&label.len()) && label.bytes().all(known)
-    };
-    host.len() <= 253 && host.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -58,40 +69,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints() {
-        for (endpoint, tls, host, authority) in [
-            ("otel.obs:4317", false, "otel.obs", "otel.obs:4317"),
-            (
-                "http://127.0.0.1:4317",
-                false,
-                "127.0.0.1",
-                "127.0.0.1:4317",
-            ),
-            ("https://[::1]:443", true, "::1", "[::1]:443"),
-        ] {
-            let wanted = Collector {
-                tls,
-                host,
-                authority,
-            };
-            assert_eq!(Collector::parse(endpoint), Ok(wanted), "{endpoint}");
-        }
-        for endpoint in [
-            "",
-            "otel",
-            "otel:",
-            ":4317",
-            "otel:0",
-            "otel:65536",
-            "otel:+1",
-            "::1:4317",
-            "[otel]:4317",
-            "grpc://otel:4317",
-            "http://otel:4317/v1/traces",
-            "user@otel:4317",
-            "a..b:1",
-        ] {
-            assert!(Collector::parse(endpoint).is_err(), "{endpoint}");
-        }
+    fn limits_of_attributes() {
+        let mut collector = Collector {
+            endpoint: "otel:4317".into(),
+            attributes: (0..33).map(|i| (i.to_string(), String::new())).collect(),
+            ..Collector::default()
+        };
+        collector
+            .attributes
+            .insert("service.name".into(), "x".into());
+        collector.attributes.insert(String::new(), "x".into());
+        collector.attributes.insert("long".into(), "x".repeat(1025));
+        let found = collector.problems();
+        let fields: Vec<_> = found.iter().map(|(field, _)| *field).collect();
+        assert_eq!(fields, ["attributes"; 4], "{found:?}");
     }
 }

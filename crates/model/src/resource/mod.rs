@@ -8,6 +8,7 @@
 //! version before understands everything that it could do.
 
 mod collector;
+mod collector_address;
 mod egress;
 mod filter;
 mod gateway;
@@ -15,10 +16,11 @@ mod inbound;
 mod revoked;
 mod route;
 mod service;
-mod tracing;
+mod telemetry;
 mod traffic;
 
-pub use collector::Collector;
+pub use collector::{Collector, OtlpProtocol};
+pub use collector_address::CollectorAddress;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls, is_for};
 pub use filter::{
     ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
@@ -31,7 +33,7 @@ pub use route::{
     Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule, Target, TcpRoute, TlsRoute,
 };
 pub use service::{Endpoint, Service, ServicePort};
-pub use tracing::{DEFAULT_SAMPLING_PPM, Tracing};
+pub use telemetry::{DEFAULT_SAMPLING_PPM, Otlp, Tracing};
 pub use traffic::{
     Affinity, Balancer, Breaker, ConnectionLimits, HashKey, HealthCheck, Locality, Outlier, Retry,
     Traffic,
@@ -95,6 +97,9 @@ pub struct MeshSettings {
     /// Settings of spans; `None`: no spans are made.
     #[serde(skip_serializing_if = "is_default")]
     pub tracing: Option<Box<Tracing>>,
+    /// Metrics and lines of the access log for a collector; `None`: none are sent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub otlp: Option<Box<Otlp>>,
     /// Certificates that are refused although they are valid.
     #[serde(skip_serializing_if = "is_default")]
     pub revoked: Revoked,
@@ -147,6 +152,7 @@ impl Default for MeshSettings {
             economy_us: 0,
             dns: false,
             tracing: None,
+            otlp: None,
             revoked: Revoked::default(),
             strict_namespaces: BTreeSet::new(),
         }

@@ -16,9 +16,9 @@ use crate::context::Recent;
 use crate::control::publish::Current;
 use crate::dns::Dns;
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::export_totals::ExportTotals;
 use crate::telemetry::metrics::WorkerReport;
 use crate::telemetry::outside_peers;
-use crate::telemetry::span::Totals;
 use crate::telemetry::tap::Tap;
 use crate::worker::Command;
 use http_body_util::{Either, Full};
@@ -63,7 +63,9 @@ pub struct Admin {
     /// The access log, whose dropped lines are counted.
     pub log: AccessLog,
     /// Totals of the span exporter, shown among the metrics.
-    pub spans: Arc<Totals>,
+    pub spans: Arc<ExportTotals>,
+    /// Totals of the log's exporter, too.
+    pub logs: Arc<ExportTotals>,
     /// Whether a controller is configured; readiness then waits for its first answer.
     pub controlled: bool,
     /// Gateways whose listeners this proxy serves.
@@ -227,7 +229,8 @@ impl Admin {
         }
     }
 
-    async fn metrics(&self) -> String {
+    /// The proxy's own metrics as Prometheus text.
+    pub(crate) async fn metrics(&self) -> String {
         let mut report = WorkerReport::default();
         for worker in self.workers.iter() {
             if let Some(part) = ask(worker, Command::Metrics).await {
@@ -255,7 +258,8 @@ impl Admin {
             refused.count,
             self.log.dropped(),
         ));
-        out.push_str(&self.spans.metrics());
+        out.push_str(&self.spans.metrics("traces", "Spans"));
+        out.push_str(&self.logs.metrics("logs", "Lines of the access log"));
         out.push_str(&crate::config::gateway_listener::metrics(
             &snapshot.gateways,
         ));

@@ -11,6 +11,7 @@ pub(crate) mod peers;
 use crate::config::snapshot::Snapshot;
 use crate::config::traffic::retry::RetryBudgets;
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::export_totals::ExportTotals;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::outside_peers::OutsidePeers;
 use crate::telemetry::reason::{Failure, Reason};
@@ -115,7 +116,7 @@ impl WorkerContext {
     pub fn new(
         snapshot: Arc<Snapshot>,
         log: AccessLog,
-        spans: Arc<span::Totals>,
+        spans: Arc<ExportTotals>,
         lookups: Option<Lookups>,
     ) -> Rc<Self> {
         moderate(&snapshot);

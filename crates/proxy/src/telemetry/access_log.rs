@@ -4,10 +4,12 @@
 //! same lines go to clients that watch requests (`GET /tap`). While nobody watches and the log is
 //! off, no line is built.
 
+use crate::telemetry::export_totals::ExportTotals;
 use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Reason;
 use crate::telemetry::tap::Taps;
+use hyper::body::Bytes;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -97,6 +99,11 @@ impl AccessLog {
     /// Returns the watchers of requests.
     pub fn taps(&self) -> &Arc<Taps> {
         &self.taps
+    }
+
+    /// Shows all lines to the exporter for a collector, until it drops them.
+    pub(crate) fn export(&self, totals: &Arc<ExportTotals>) -> tokio::sync::mpsc::Receiver<Bytes> {
+        self.taps.export(totals)
     }
 
     /// Whether lines are built: the log is on, or somebody watches.

@@ -3,6 +3,7 @@
 //! This module knows nothing of connections or configuration; its callers say what happened.
 
 pub mod access_log;
+pub(crate) mod export_totals;
 pub(crate) mod grpc_status;
 pub mod logging;
 pub(crate) mod metrics;

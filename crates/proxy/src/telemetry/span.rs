@@ -1,10 +1,11 @@
 //! One proxy's part of a traced request: whether there is a span, its contents, and the queue for
-//! the exporter (`export::spans`).
+//! the exporter (`export`).
 //!
 //! A decision that comes with a request is followed. Without one the first proxy of the mesh on the
 //! way decides and passes its decision on, so that a trace is recorded as a whole or not at all.
 //! Spans wait in a ring of their worker; a request takes no lock.
 
+use crate::telemetry::export_totals::{BATCH, ExportTotals};
 use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Failure;
@@ -13,15 +14,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
-use tokio::sync::Notify;
 use tulle_http1::RequestHead;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Tracing;
 
-/// Spans that are sent at a time; this many wake the exporter early.
-pub const BATCH: usize = 512;
 /// Spans a worker holds until the exporter takes them.
 const RING: usize = 2 * BATCH;
 /// Bytes kept of a text that the client has chosen.
@@ -190,45 +188,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..MAX_TEXT).unwrap_or(bytes)).into_owned()
 }
 
-/// Counters that all workers and the exporter share.
-#[derive(Debug, Default)]
-pub struct Totals {
-    /// Spans that a collector has accepted.
-    pub exported: AtomicU64,
-    /// Spans that were lost.
-    pub dropped: AtomicU64,
-    /// Wakes the exporter when a batch is full.
-    pub batch: Notify,
-}
-
-impl Totals {
-    /// Writes the counters as Prometheus text.
-    pub fn metrics(&self) -> String {
-        let row = |name, help, count: &AtomicU64| {
-            let count = count.load(Ordering::Relaxed);
-            format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}\n")
-        };
-        let exported = (
-            "tulle_traces_exported_total",
-            "Spans that the collector has taken.",
-        );
-        let dropped = (
-            "tulle_traces_dropped_total",
-            "Spans lost: the collector was away, slow or refused them.",
-        );
-        row(exported.0, exported.1, &self.exported) + &row(dropped.0, dropped.1, &self.dropped)
-    }
-}
-
 /// Finished spans of a worker.
 pub struct Ring {
     spans: RefCell<VecDeque<Span>>,
-    totals: Arc<Totals>,
+    totals: Arc<ExportTotals>,
 }
 
 impl Ring {
     /// Creates an empty ring.
-    pub fn new(totals: Arc<Totals>) -> Self {
+    pub fn new(totals: Arc<ExportTotals>) -> Self {
         let spans = RefCell::default();
         Self { spans, totals }
     }
@@ -259,10 +227,12 @@ mod tests {
     use crate::telemetry::reason::Reason;
     use std::collections::BTreeMap;
     use tulle_http1::{Limits, Parsed, parse_request};
+    use tulle_model::resource::OtlpProtocol;
 
     fn tracing(sampling: u32) -> Tracing {
         Tracing {
             endpoint: "otel:4317".into(),
+            protocol: OtlpProtocol::Grpc,
             roots: String::new(),
             sampling_ppm: sampling,
             attributes: BTreeMap::new(),
@@ -405,13 +375,14 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_when_nobody_takes_them() {
-        let totals = Arc::new(Totals::default());
+        let totals = Arc::new(ExportTotals::default());
         let ring = Ring::new(totals.clone());
         for _ in 0..RING + 3 {
             ring.push(*span(TraceSpanKind::Client));
         }
         assert_eq!(ring.take().len(), RING);
         assert_eq!(ring.take().len(), 0);
-        assert!(totals.metrics().contains("tulle_traces_dropped_total 3\n"));
+        let text = totals.metrics("traces", "Spans");
+        assert!(text.contains("tulle_traces_dropped_total 3\n"));
     }
 }

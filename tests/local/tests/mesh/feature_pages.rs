@@ -104,6 +104,7 @@ true_pages! {
     limits
     load_balancing
     mirroring
+    otlp
     outside_clients
     prove
     proxy_protocol

@@ -22,6 +22,7 @@ mod life;
 mod limits;
 mod live_listeners;
 mod loopback;
+mod observability;
 mod operate;
 mod page;
 mod policy;

@@ -1,11 +1,14 @@
 //! Prometheus on a host: one file names every proxy, and a gateway is always at the same port.
 
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use tests_local::{Client, Demo, eventually, is_root};
+use std::process::Stdio;
+use tests_local::{Client, Demo, eventually, is_root, signal};
 
 fn file(demo: &Demo) -> PathBuf {
     let status = demo.status();
@@ -55,8 +58,34 @@ fn scrape(demo: &Demo) -> BTreeMap<String, SocketAddr> {
     targets
 }
 
+/// One target for the whole mesh, as long as the command runs.
+fn scrape_one_target(demo: &Demo) {
+    let mut serving = demo
+        .interruptible()
+        .args(["metrics", "--serve", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(serving.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let rest = line.strip_prefix("http://").unwrap();
+    let address: SocketAddr = rest.split_once('/').unwrap().0.parse().unwrap();
+    let answer = Client::connect(address).get("/metrics");
+    assert_eq!(answer.status(), 200, "{line}");
+    let samples = tulle_model::samples::parse(&answer.text());
+    let up = samples.iter().filter(|s| s.name == "tulle_proxy_up");
+    let up: BTreeMap<&str, f64> = up.map(|s| (s.label("proxy"), s.value)).collect();
+    let all = targets(demo);
+    assert_eq!(up, all.keys().map(|proxy| (&**proxy, 1.0)).collect());
+    assert_eq!(Client::connect(address).get("/").status(), 404);
+    signal(i32::try_from(serving.id()).unwrap(), Signal::INT);
+    assert_eq!(serving.wait().unwrap().code(), Some(0));
+}
+
 fn check(demo: &Demo) {
     let before = scrape(demo);
+    scrape_one_target(demo);
     let gateway = before["gateway.ingress"];
     assert!((15020..15100).contains(&gateway.port()), "{gateway}");
     let admin = demo.proxy("gateway.ingress")["admin"].clone();

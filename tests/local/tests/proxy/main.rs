@@ -37,6 +37,7 @@ mod identity_headers;
 mod idle_clients;
 mod ipv6;
 mod jwt;
+mod otlp;
 mod outlived;
 mod outside;
 mod plaintext;

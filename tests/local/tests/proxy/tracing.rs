@@ -64,6 +64,23 @@ fn end(pair: Pair) {
 }
 
 #[test]
+fn spans_go_out_over_http_as_well() {
+    let collector = Collector::by_http();
+    let app = Server::echo();
+    let by_http = |config: Config| {
+        traced(config, collector.address(), ALL).set("/mesh/tracing/protocol", json!("http"))
+    };
+    let pair = Pair::with(app.address(), |client, server| {
+        (by_http(client), by_http(server))
+    });
+    assert_eq!(ask(pair.address, "").status(), 200);
+    let spans = collector.expect(2);
+    assert_eq!(spans[0].ids().0, spans[1].ids().0, "one trace: {spans:?}");
+    pair.client
+        .await_metric("tulle_traces_exported_total", &[], 1.0);
+}
+
+#[test]
 fn a_call_is_one_trace_of_two_spans() {
     let collector = Collector::default();
     let app = Server::echo();

@@ -292,6 +292,17 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
             }
         }
     }
+    if let Some(otlp) = &mesh.otlp {
+        let at = at.key("otlp");
+        match otlp.settings() {
+            Err(e) => report.add(&at.key("metrics"), e.to_string(), ""),
+            Ok(settings) => {
+                for (field, problem) in settings.problems() {
+                    report.add(&at.key(field), problem, "");
+                }
+            }
+        }
+    }
 }
 
 fn jwks_hosts(at: &Path, hosts: &[JwksHostSpec], report: &mut Report) {

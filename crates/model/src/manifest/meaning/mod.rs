@@ -15,8 +15,10 @@ pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 use super::quantity::{
     InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
 };
-use super::{Manifest, MeshSpec, TracingSpec, WorkloadPort, WorkloadSpec};
-use crate::resource::{DEFAULT_SAMPLING_PPM, MeshSettings, Protocol, Revoked, Tracing};
+use super::{Manifest, MeshSpec, OtlpSpec, TracingSpec, WorkloadPort, WorkloadSpec};
+use crate::resource::{
+    Collector, DEFAULT_SAMPLING_PPM, MeshSettings, Otlp, Protocol, Revoked, Tracing,
+};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -59,6 +61,12 @@ impl MeshSpec {
                 .tracing
                 .as_ref()
                 .map(TracingSpec::settings)
+                .transpose()?
+                .map(Box::new),
+            otlp: self
+                .otlp
+                .as_ref()
+                .map(OtlpSpec::settings)
                 .transpose()?
                 .map(Box::new),
             revoked: self.revoked(),
@@ -113,9 +121,29 @@ impl TracingSpec {
         let sampling = self.sampling.as_deref().map(parse_percent).transpose()?;
         Ok(Tracing {
             endpoint: self.endpoint.clone(),
+            protocol: self.protocol,
             roots: self.roots.clone(),
             sampling_ppm: sampling.unwrap_or(DEFAULT_SAMPLING_PPM),
             attributes: self.attributes.clone(),
+        })
+    }
+}
+
+impl OtlpSpec {
+    /// Returns the settings for all proxies.
+    ///
+    /// # Errors
+    /// The same as of [`MeshSpec::settings`].
+    pub fn settings(&self) -> Result<Otlp, InvalidQuantity> {
+        Ok(Otlp {
+            collector: Collector {
+                endpoint: self.endpoint.clone(),
+                protocol: self.protocol,
+                roots: self.roots.clone(),
+                attributes: self.attributes.clone(),
+            },
+            metrics_ms: ms(&self.metrics, 0)?,
+            access_log: self.access_log,
         })
     }
 }

@@ -6,6 +6,7 @@ use super::schema;
 use super::text::quantity;
 use crate::identity::TrustDomain;
 use crate::network::Network;
+use crate::resource::OtlpProtocol;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,6 +57,9 @@ pub struct MeshSpec {
     /// Spans of requests. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub tracing: Option<TracingSpec>,
+    /// Metrics and lines of the access log for a collector. Default: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub otlp: Option<OtlpSpec>,
     /// Certificates that are refused although they are valid. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub revoked: Vec<RevocationSpec>,
@@ -126,8 +130,11 @@ impl JwksHostSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TracingSpec {
-    /// The collector: `host:port` of OTLP over gRPC, with `https://` before it for TLS.
+    /// The collector: `host:port`, with `https://` before it for TLS.
     pub endpoint: String,
+    /// The form in which it takes OTLP: `grpc` (default) or `http`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: OtlpProtocol,
     /// Roots (PEM) that its certificate must lead to. Default: those of the system.
     #[serde(default, skip_serializing_if = "is_default")]
     pub roots: String,
@@ -138,6 +145,32 @@ pub struct TracingSpec {
     /// Attributes of every span.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attributes: BTreeMap<String, String>,
+}
+
+/// Metrics and log records that proxies send to a collector.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OtlpSpec {
+    /// The collector: `host:port`, with `https://` before it for TLS.
+    pub endpoint: String,
+    /// The form in which it takes OTLP: `grpc` (default) or `http`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub protocol: OtlpProtocol,
+    /// Roots (PEM) that its certificate must lead to. Default: those of the system.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub roots: String,
+    /// Attributes of everything that is sent.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub attributes: BTreeMap<String, String>,
+    /// How often all metrics are sent, such as `30s`; from 1s to 1h. Default: never.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
+    pub metrics: Option<String>,
+    /// Sends a record for each request and TCP connection, whether they are written to the log or not. Default
+    /// false.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub access_log: bool,
 }
 
 /// Whether plaintext from outside the mesh is accepted.
