@@ -14,8 +14,7 @@ BUILD_PACKAGES := gcc libc6-dev make
 # Other people's proxies, measured beside ours. Envoy is a Python wheel.
 PEER_PACKAGES := nginx haproxy python3 python3-venv
 # What people put behind sidecars or ask them with, for the tests. No mail server that would replace the host's.
-SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd bind9-dnsutils \
-	prometheus
+SERVER_PACKAGES := postgresql mariadb-server-core mariadb-client-core redis-server python3-aiosmtpd bind9-dnsutils prometheus
 # What the Spring applications and JMeter are built of and run by.
 JAVA_PACKAGES := maven openjdk-17-jdk-headless
 # Other people's suites of tests, and what makes their certificates.
@@ -54,12 +53,12 @@ GATE = TULLE_PROXY=target/release/tulle-proxy target/debug/tulle bench pair --qu
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate bench study-quick images fuzz test-stress
+LONG_TIER := lint test test-kube-all conformance gate web bench study-quick images fuzz test-stress
 
 .DEFAULT_GOAL := help
 .PHONY: help demo observability build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
 	study-quick gate \
-	conformance conformance-short conformance-kube account images fuzz clean
+	conformance conformance-short conformance-kube account images fuzz web clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -205,6 +204,12 @@ fuzz: ## every fuzz target for 60 s
 	@$(PACKAGES) $(BUILD_PACKAGES) g++
 	@$(RUST)
 	scripts/fuzz.sh
+
+web: ## the console's page: types, lint, tests with Chromium (also on a mesh that is up), and that the committed build is what web/ makes (Node 20)
+	@$(PACKAGES) chromium
+	web/check.sh --browser
+	$(IN_IMAGES)
+	cd web && node --test --test-reporter=spec test/mesh/*.test.mjs
 
 clean: ## remove what was built
 	cargo clean

@@ -4,10 +4,11 @@
 use std::error::Error;
 
 const ROOT: &str = "../../api";
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     "mesh/v1/certificates.proto",
     "mesh/v1/config.proto",
     "mesh/v1/objects.proto",
+    "mesh/v1/telemetry.proto",
 ];
 
 const SIGNALS: [&str; 3] = ["trace", "metrics", "logs"];
@@ -19,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         // One encoded body is shared by every proxy it is sent to.
         .bytes(".tulle.mesh.v1.Resource.body")
+        .bytes(".tulle.mesh.v1.Resource.labels")
         .bytes(".tulle.mesh.v1.ToldResource.body")
         // The same input always encodes to the same bytes, so unchanged resources compare equal.
         .btree_map(".")

@@ -25,6 +25,7 @@ OF = {
                              "docs/kubernetes.md"),
     "tests/kube/nodes": ("mutual TLS, zones, ports of nodes and Gateways across two nodes", "docs/kubernetes.md"),
     "tests/kube/nodes_cni": ("the CNI plugin on each of two nodes", "docs/kubernetes/cni.md"),
+    "tests/kube/console": ("the console opens for whoever may read Meshes, and for nobody else", "docs/console.md"),
     "tests/kube/osm": ("Open Service Mesh runs in the test cluster, so that studies between pods can measure it",
                        "docs/benchmarks.md"),
     "tests/kube/peer_istio": ("Istio is measured beside Tulle, with mutual TLS between its sidecars", "docs/benchmarks.md"),

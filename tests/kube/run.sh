@@ -20,7 +20,7 @@ cd "$(dirname "$0")/../.."
 # same namespace, so not the same cluster.
 shared=(
     "images quick_start operate rolling mesh families crds metrics rotation"
-    "policies gateway ingress traces bookinfo gateway_life settings trust calls told"
+    "policies gateway ingress traces bookinfo gateway_life settings trust calls told console"
     "nodes_cni nodes node_loss"
 )
 # The tests of `make test-kube`. The others are long, or test a part of the mesh closely.

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use std::fmt;
-use tulle_model::resource::Resource;
+use tulle_model::resource::{Resource, ResourceLabels};
 
 /// A body that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,42 @@ impl fmt::Display for InvalidBody {
 }
 
 impl std::error::Error for InvalidBody {}
+
+/// A resource on the wire: its body and, beside it, the names of workloads that metrics show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// `Resource.body`
+    pub body: Bytes,
+    /// `Resource.labels`
+    pub labels: Bytes,
+}
+
+/// Encodes a resource whose names of workloads travel beside its body.
+pub fn encode(mut resource: Resource) -> Encoded {
+    let labels = resource.take_labels();
+    let labels = match labels == ResourceLabels::default() {
+        true => Bytes::new(),
+        false => serde_json::to_vec(&labels).unwrap_or_default().into(),
+    };
+    Encoded {
+        body: encode_body(&resource),
+        labels,
+    }
+}
+
+/// Decodes a resource together with the names of workloads. Names that cannot be read are left out, since
+/// no decision depends on them.
+///
+/// # Errors
+/// As [`decode_body`].
+pub fn decode(body: &[u8], labels: &[u8]) -> Result<Resource, InvalidBody> {
+    let mut resource = decode_body(body)?;
+    if !labels.is_empty() {
+        let labels: Result<ResourceLabels, _> = serde_json::from_slice(labels);
+        resource.put_labels(labels.unwrap_or_default());
+    }
+    Ok(resource)
+}
 
 /// The body of a resource, as carried in `Resource.body`.
 pub fn encode_body(resource: &Resource) -> Bytes {

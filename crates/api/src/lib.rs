@@ -5,7 +5,7 @@
 mod body;
 mod revocation;
 
-pub use body::{InvalidBody, decode_body, encode_body};
+pub use body::{Encoded, InvalidBody, decode, decode_body, encode, encode_body};
 
 /// Metadata of the status with which a controller that ends closes a stream of configuration: within how many
 /// milliseconds its proxies come back, each at a random moment.

@@ -4,7 +4,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tulle_api::{decode_body, encode_body};
+use tulle_api::{decode, decode_body, encode, encode_body};
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::*;
 
@@ -114,6 +114,7 @@ fn all() -> Vec<Resource> {
             }],
         },
         locality: String::new(),
+        workload: None,
     };
     let gateway = Gateway {
         name: "ingress".into(),
@@ -217,5 +218,50 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
         let _ = decode_body(&bytes);
+    }
+}
+
+#[test]
+fn names_of_workloads_travel_beside_the_body() {
+    let workload = Workload {
+        name: "ratings-v1".into(),
+        ..Default::default()
+    };
+    let known = KnownWorkload {
+        workload: workload.clone(),
+        identity: 0,
+    };
+    let service = |workloads| {
+        Resource::Service(Service {
+            name: "ratings".into(),
+            workloads,
+            ..Default::default()
+        })
+    };
+    let inbound = |workload| {
+        Resource::Inbound(Inbound {
+            service: "ratings".into(),
+            workload,
+            ..Default::default()
+        })
+    };
+    let table = Workloads {
+        known: vec![known],
+        endpoints: vec![vec![1, 0]],
+    };
+    for (named, plain) in [
+        (service(table), service(Workloads::default())),
+        (inbound(Some(Box::new(workload))), inbound(None)),
+    ] {
+        let encoded = encode(named.clone());
+        // A proxy of version 0.1 reads the body alone.
+        assert_eq!(encoded.body, encode_body(&plain));
+        assert_eq!(decode_body(&encoded.body), Ok(plain.clone()));
+        assert_eq!(decode(&encoded.body, &encoded.labels), Ok(named));
+        // A controller of version 0.1 sends nothing beside it; names that are not understood are left out.
+        for labels in [&b""[..], b"{", b"{\"workload\":{}}", b"[]"] {
+            assert_eq!(decode(&encoded.body, labels), Ok(plain.clone()));
+        }
+        assert!(encode(plain).labels.is_empty());
     }
 }

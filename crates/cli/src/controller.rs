@@ -4,9 +4,14 @@
 use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use std::pin::Pin;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use tulle_api::v1::ConsoleSession;
+use tulle_console::{ConsoleClock, ConsoleCodes, ConsoleConfig, RunningConsole};
 use tulle_control::jwks::LEAST_REFRESH;
-use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind, memory_limit};
+use tulle_control::{
+    Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind, memory_limit,
+};
 
 /// Lines on standard error.
 pub(crate) fn start_logging() -> Result<()> {
@@ -61,14 +66,19 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
             metrics: None,
             host_away: HOST_AWAY,
             least_key_refresh: LEAST_REFRESH,
+            observe: args.console.is_some(),
         })
         .await
         .or_fail(|| "the controller cannot start".to_owned())?;
         tracing::info!(address = %running.local_addr(), "the controller answers");
+        let console = console(args, &running).await;
         let failed = tokio::select! {
             () = end => None,
             why = running.failed() => Some(why),
         };
+        if let Some(console) = console {
+            console.shutdown().await;
+        }
         // Whoever asked for the write that failed gets the answer.
         running.shutdown().await;
         match failed {
@@ -77,5 +87,39 @@ pub(crate) fn main(args: &ControllerArgs) -> Result<()> {
                 .because(why)
                 .fix("the supervisor of `tulle up` restarts it; restart it yourself if you started it")),
         }
+    })
+}
+
+/// Starts the console. The mesh goes on without one: whoever wants to open it is told why there is none.
+async fn console(args: &ControllerArgs, running: &RunningController) -> Option<RunningConsole> {
+    let (listen, observer) = (args.console?, running.observer()?);
+    let config = ConsoleConfig {
+        listen,
+        forwarded: false,
+        actions: args.console_actions,
+        visitors: None,
+        clock: ConsoleClock::default(),
+    };
+    match RunningConsole::start(config, observer).await {
+        Ok(console) => {
+            tracing::info!(address = %console.address(), "the console answers");
+            let codes = console.codes();
+            running.offer_console(Arc::new(move |user| session(&codes, user)));
+            Some(console)
+        }
+        Err(error) => {
+            let why = format!("the console cannot listen on {listen}: {error}");
+            tracing::error!("{why}");
+            running.offer_console(Arc::new(move |_| Err(why.clone())));
+            None
+        }
+    }
+}
+
+fn session(codes: &ConsoleCodes, user: &str) -> std::result::Result<ConsoleSession, String> {
+    let seconds = ConsoleCodes::LIFETIME.as_secs();
+    Ok(ConsoleSession {
+        url: codes.url(user)?,
+        ttl_seconds: seconds.try_into().unwrap_or(u32::MAX),
     })
 }

@@ -147,7 +147,9 @@ Examples:
 /// `tulle dashboard`
 pub(crate) const DASHBOARD: &str = "\
 Examples:
-  tulle dashboard                  open Grafana
+  tulle dashboard                  open the mesh's own in a browser
+  tulle dashboard --print-url      print a URL that opens one session, within a minute
+  tulle dashboard grafana          forward a port to Grafana in the cluster
   tulle dashboard prometheus --port 9090
   tulle dashboard monitoring/grafana:http";
 

@@ -5,6 +5,7 @@
 mod apply;
 mod args;
 mod bench;
+mod browser;
 mod bug_report;
 mod ca;
 mod check;
@@ -22,6 +23,7 @@ mod http;
 mod identity;
 mod join;
 mod kube;
+mod kubeconfig_files;
 mod learn;
 mod logs;
 mod manifests;

@@ -5,6 +5,7 @@
 use crate::args::cluster::{Metrics, Within};
 use crate::args::{Cli, Command, Global};
 use crate::failure::{Failure, Result};
+use crate::kubeconfig_files;
 use crate::paths::{Paths, Surroundings};
 use crate::supervise::state::RunState;
 use std::path::{Path, PathBuf};
@@ -83,7 +84,7 @@ pub(crate) fn choose(cli: &Cli) -> Result<Option<WhichMesh>> {
         None if matches!(cli.command, Command::Check(_) | Command::Version(_)) => {
             Ok(Some(WhichMesh::Host(None)))
         }
-        None => Err(nothing(&paths?, &kubeconfigs())),
+        None => Err(nothing(&paths?, &kubeconfig_files::list())),
     }
 }
 
@@ -120,7 +121,7 @@ fn nothing(paths: &Paths, kubeconfigs: &[PathBuf]) -> Failure {
     let looked = kubeconfigs.iter().map(|file| file.display().to_string());
     let looked: Vec<String> = looked.collect();
     let kubeconfig = match looked.as_slice() {
-        [] => "neither KUBECONFIG nor HOME is set".to_owned(),
+        [] => "neither KUBECONFIG nor HOME names a kubeconfig".to_owned(),
         files => format!("no kubeconfig is at {}", files.join(", ")),
     };
     Failure::new("there is no mesh to ask")
@@ -155,18 +156,7 @@ fn is_plugins(name: &Path) -> bool {
 
 /// Whether a cluster is known.
 pub(crate) fn has_kubeconfig() -> bool {
-    kubeconfigs().iter().any(|file| file.is_file())
-}
-
-/// The files that may name a cluster.
-fn kubeconfigs() -> Vec<PathBuf> {
-    if let Some(named) = std::env::var_os("KUBECONFIG").filter(|v| !v.is_empty()) {
-        return std::env::split_paths(&named).collect();
-    }
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    home.map(|home| Path::new(&home).join(".kube/config"))
-        .into_iter()
-        .collect()
+    kubeconfig_files::list().iter().any(|file| file.is_file())
 }
 
 #[cfg(test)]

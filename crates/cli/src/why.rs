@@ -92,6 +92,7 @@ pub(crate) async fn explain(objects: &mut Objects, args: &Why) -> Result<Explana
         path: args.path().to_owned(),
         method: args.method().to_owned(),
         port: args.port.into(),
+        at_unix_seconds: args.at.unwrap_or_default(),
     };
     let explained = objects.explain(request).await;
     explained.rpc(|| format!("cannot explain {} → {}", args.from, args.to))
@@ -104,6 +105,9 @@ pub(crate) fn why(
     explanation: Explanation,
     told: &Told,
 ) -> Result<ExitCode> {
+    // Proxies speak of now.
+    let nothing = Told::default();
+    let told = if args.at.is_some() { &nothing } else { told };
     let last_error = last_error(told, args, &explanation);
     let mut answer = answer(args, mesh, explanation, last_error);
     answer.not_ready.clone_from(&told.not_ready);

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
+/// How often is looked whether keys of tokens were asked for.
+const KEYS_LOOK: Duration = Duration::from_millis(50);
+
 /// Feeds the state of the cluster to a running controller.
 #[derive(Clone)]
 pub struct Feed(pub(crate) Arc<MeshState>);
@@ -19,9 +22,26 @@ impl Feed {
         self.0.feed(edits);
     }
 
-    /// Whether each set of keys that objects name by address was fetched or could not be.
-    pub fn keys_were_asked(&self) -> bool {
-        self.0.keys_were_asked()
+    /// Keeps resources that need keys of tokens from proxies until the keys were asked for, until
+    /// [`Feed::await_keys`] ends.
+    pub fn hold_for_keys(&self) {
+        self.0.feed(vec![Edit::WaitForKeys(true)]);
+    }
+
+    /// Waits until each set of keys that objects name by address was fetched or could not be, at most so
+    /// long. Nothing is held any more then.
+    pub async fn await_keys(&self, longest: Duration) {
+        let asked = async {
+            while !self.0.keys_were_asked() {
+                tokio::time::sleep(KEYS_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(longest, asked).await.is_err() {
+            tracing::warn!(
+                "keys of tokens were not fetched in time; requests that need them are refused"
+            );
+        }
+        self.0.feed(vec![Edit::WaitForKeys(false)]);
     }
 
     /// The root certificates as PEM: what pods and the API server trust. A new text whenever it

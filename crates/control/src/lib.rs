@@ -14,12 +14,15 @@
 pub mod ca;
 pub mod cluster;
 pub mod feed;
+mod history;
 mod hub;
 pub mod index;
 pub mod jwks;
 pub mod memory_limit;
 pub mod metrics;
 mod objects;
+pub mod observe;
+mod reports;
 mod scrape;
 mod serve;
 mod state;
@@ -27,7 +30,7 @@ pub mod store;
 pub mod tokens;
 
 pub use objects::read as read_object;
-pub use state::HOST_AWAY;
+pub use state::{ConsoleDoor, HOST_AWAY};
 
 use ca::{Authority, AuthorityError};
 use serve::{LocalListener, Router, TlsListener};
@@ -116,6 +119,8 @@ pub struct ControllerConfig {
     pub host_away: Duration,
     /// Least time between two fetches of a set of keys; [`jwks::LEAST_REFRESH`] but in tests.
     pub least_key_refresh: Duration,
+    /// Proxies are asked to report what they count, for [`observe::Observer`].
+    pub observe: bool,
 }
 
 /// Why a controller does not start.
@@ -195,6 +200,7 @@ pub struct RunningController {
     helpers: JoinSet<()>,
     failure: Option<Failure>,
     feed: feed::Feed,
+    observer: Option<observe::Observer>,
 }
 
 impl Controller {
@@ -253,6 +259,9 @@ impl Controller {
         let metrics_addr = metrics.as_ref().map(address).transpose()?;
         let tls = TlsListener::new(tcp, &state).map_err(StartError::Tls)?;
 
+        if config.observe {
+            state.observe();
+        }
         let (shutdown, down) = watch::channel(false);
         let router = Router::new(&state, &down);
         let mut servers = JoinSet::new();
@@ -274,6 +283,12 @@ impl Controller {
         helpers.spawn(async move { rotating.keep_rotating().await });
         let keys = jwks::follow(state.clone(), config.least_key_refresh, down.clone());
         servers.spawn(keys);
+        let observer = config
+            .observe
+            .then(|| observe::Observer::new(state.clone()));
+        if let Some(observer) = observer.clone() {
+            helpers.spawn(observer.keep());
+        }
         if let Some(listener) = metrics {
             helpers.spawn(scrape::serve(listener, state.clone()));
         }
@@ -285,6 +300,7 @@ impl Controller {
             servers,
             helpers,
             failure,
+            observer,
             feed: feed::Feed(state),
         })
     }
@@ -304,6 +320,16 @@ impl RunningController {
     /// Returns the feed for the state of a cluster.
     pub fn feed(&self) -> feed::Feed {
         self.feed.clone()
+    }
+
+    /// Returns who answers questions about the mesh, if the configuration wants it.
+    pub fn observer(&self) -> Option<observe::Observer> {
+        self.observer.clone()
+    }
+
+    /// Lets the operator open sessions of the console. The first call holds.
+    pub fn offer_console(&self, door: ConsoleDoor) {
+        let _ = self.feed.0.console.set(door);
     }
 
     /// SHA-256 of the root certificate in lower-case hex.

@@ -6,6 +6,7 @@ mod common;
 use common::{
     apply, body, config, mesh, placement, start, start_as, target, workload, workload_of,
 };
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::Code;
 use tulle_api::v1;
@@ -247,4 +248,25 @@ async fn hosts_leave_the_operator_and_each_other_room_to_watch() {
     tokio::time::timeout(Duration::from_secs(60), room)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn only_the_operator_opens_the_console() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    let asked = || v1::CreateConsoleSessionRequest { user: "me".into() };
+    let none = mesh.objects.create_console_session(asked()).await;
+    assert_eq!(none.unwrap_err().code(), Code::FailedPrecondition);
+    mesh.running.offer_console(Arc::new(|user| {
+        Ok(v1::ConsoleSession {
+            url: format!("http://127.0.0.1:1/#code={user}"),
+            ttl_seconds: 60,
+        })
+    }));
+    let opened = mesh.objects.create_console_session(asked()).await.unwrap();
+    assert_eq!(opened.into_inner().url, "http://127.0.0.1:1/#code=me");
+    let node = mesh.join("node/n1").await;
+    let mut node = ObjectsClient::new(mesh.dial(Some(&node)).await);
+    let refused = node.create_console_session(asked()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Stream, body, config, start_as, workload};
+use common::{Stream, body, config, names, start_as, workload};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -129,6 +129,7 @@ fn authentication(name: &str, uri: &str) -> Value {
 fn quick(directory: &Path) -> ControllerConfig {
     ControllerConfig {
         least_key_refresh: Duration::from_millis(50),
+        observe: false,
         ..config(directory)
     }
 }
@@ -226,6 +227,63 @@ async fn keys_are_fetched_followed_and_kept() {
             break;
         }
     }
+}
+
+/// Two workloads, of which `a` demands tokens whose keys this server has.
+async fn held(directory: &Path, server: &Server) -> (common::Mesh, Stream) {
+    let mut mesh_ = start_as(quick(directory)).await;
+    mesh_.running.feed().hold_for_keys();
+    let objects = [
+        mesh(server, &json!(["127.0.0.1"])),
+        workload("a", 80),
+        workload("b", 80),
+        authentication("a", &server.uri("/keys")),
+    ];
+    mesh_.apply(&objects).await;
+    mesh_.place("a", 80, 40001).await;
+    let identity = mesh_.join("svc/a").await;
+    let stream = mesh_.stream(&identity).await;
+    stream.subscribe(&["inbound/a", "service/b"]).await;
+    (mesh_, stream)
+}
+
+#[tokio::test]
+async fn a_silent_issuer_holds_only_what_needs_its_keys_and_not_for_ever() {
+    let mut server = Server::start().await;
+    // The kernel takes connections, and nobody ever reads from them.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    server.port = silent.local_addr().unwrap().port();
+    let directory = tempfile::tempdir().unwrap();
+    let (mesh_, mut stream) = held(directory.path(), &server).await;
+    assert_eq!(names(&stream.accept().await), ["service/b"]);
+
+    let feed = mesh_.running.feed();
+    feed.await_keys(Duration::from_millis(100)).await;
+    let late = stream.accept().await;
+    assert_eq!(names(&late), ["inbound/a"]);
+    assert!(matches!(demand(&late), Filter::Respond(answer) if answer.status == 500));
+}
+
+#[tokio::test]
+async fn what_needs_keys_comes_once_with_them_or_without_if_there_are_none() {
+    let server = Server::start().await;
+    server.keys("/keys", "one");
+    let directory = tempfile::tempdir().unwrap();
+    let (_mesh, mut stream) = held(directory.path(), &server).await;
+    let with_inbound = async |stream: &mut Stream| loop {
+        let update = stream.accept().await;
+        if names(&update).contains(&"inbound/a") {
+            return demand(&update);
+        }
+    };
+    let demanded = with_inbound(&mut stream).await;
+    assert!(matches!(demanded, Filter::Jwt(_)), "{demanded:?}");
+
+    server.answer("/keys", "503 Busy", "", "");
+    let directory = tempfile::tempdir().unwrap();
+    let (_mesh, mut stream) = held(directory.path(), &server).await;
+    let demanded = with_inbound(&mut stream).await;
+    assert!(matches!(demanded, Filter::Respond(_)), "{demanded:?}");
 }
 
 #[tokio::test]

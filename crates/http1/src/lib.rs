@@ -176,6 +176,22 @@ impl Method {
         }
     }
 
+    /// The method as it is written; empty: any other.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+            Self::Options => "OPTIONS",
+            Self::Trace => "TRACE",
+            Self::Patch => "PATCH",
+            Self::Other => "",
+        }
+    }
+
     /// Whether the method is idempotent (RFC 9110, section 9.2.2), so that a request may be sent
     /// again after a lost connection.
     pub fn is_idempotent(self) -> bool {

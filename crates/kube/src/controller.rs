@@ -1,6 +1,7 @@
 //! The controller of a cluster, put together: root, index, certificates, webhook, trust bundles.
 
 use crate::accounts::TokenReviews;
+use crate::console::{ConsoleOptions, Visitors};
 use crate::inject::Settings;
 use crate::issuer::IssuerSettings;
 use crate::kinds::Missing;
@@ -39,12 +40,8 @@ use tulle_net::socket;
 
 /// How often the webhook's configuration is looked at.
 const LOOK: Duration = Duration::from_secs(30);
-/// The missing item that is named at the start until all keys of tokens were asked for.
-const KEYS_MISSING: &str = "keys of tokens";
-/// Longest wait for them: somewhat more than a fetch may take.
+/// Longest time that resources wait for keys of tokens at the start: somewhat more than a fetch may take.
 const KEYS_WAIT: Duration = Duration::from_secs(12);
-/// How often is looked whether they were asked for.
-const KEYS_LOOK: Duration = Duration::from_millis(50);
 
 /// The file that says how a controller of a cluster runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +67,9 @@ pub struct ControllerOptions {
     /// SMI's metrics API is served.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub smi_metrics: bool,
+    /// Whether there is a console.
+    #[serde(default)]
+    pub console: ConsoleOptions,
 }
 
 impl ControllerOptions {
@@ -104,6 +104,8 @@ pub(crate) fn mesh_object(
 pub struct RunningInCluster {
     /// The controller itself.
     pub controller: RunningController,
+    /// Reviews the tokens of those who open the console.
+    pub visitors: Visitors,
     helpers: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -139,7 +141,7 @@ pub async fn start(
     };
     // This comes first, so that a kubelet learns why the controller is not ready yet.
     let mut all_missing = source::all_missing();
-    all_missing.extend([gateway::MISSING, KEYS_MISSING]);
+    all_missing.extend([gateway::MISSING]);
     let (missing, still_missing) = watch::channel(all_missing);
     let Object::Mesh(said) = &mesh else {
         return Err("the mesh has no Mesh".to_owned());
@@ -201,6 +203,7 @@ pub async fn start(
         metrics: Some(any(names::CONTROLLER_METRICS_PORT)),
         host_away: HOST_AWAY,
         least_key_refresh: LEAST_REFRESH,
+        observe: options.console.enabled,
     };
     let controller = Controller::start_in_cluster(config, cluster).await;
     let controller = controller.map_err(|e| e.to_string())?;
@@ -235,7 +238,9 @@ pub async fn start(
     if settings.init_image.is_none() {
         helpers.push(spawn(repair::run(client.clone(), leads.clone())));
     }
-    helpers.push(spawn(await_keys(feed.clone(), missing.clone())));
+    feed.hold_for_keys();
+    helpers.push(spawn(await_keys(feed.clone(), missing.subscribe())));
+    let visitors = Visitors(client.clone());
     let (of_source, views) = watch::channel(None);
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
@@ -262,6 +267,7 @@ pub async fn start(
     helpers.push(spawn(following));
     Ok(RunningInCluster {
         controller,
+        visitors,
         helpers,
     })
 }
@@ -274,22 +280,13 @@ async fn kept_roots(keeper: &InSecret, issuer: &str) -> Vec<Vec<u8>> {
     })
 }
 
-/// Lets the controller be ready once it has asked for all keys of tokens. Sidecars that connected before
-/// would answer requests that need a token with 500, at each restart of the controller.
-async fn await_keys(feed: Feed, missing: watch::Sender<Missing>) {
-    let mut others = missing.subscribe();
-    let known = others.wait_for(|missing| missing.iter().all(|kind| *kind == KEYS_MISSING));
-    if known.await.is_err() {
-        return;
+/// Ends the wait of resources for keys of tokens, once all objects are known. Without it sidecars would answer
+/// requests that need a token with 500, at each restart of the controller. Nothing else waits: neither the
+/// controller's readiness nor what it tells proxies of other services.
+async fn await_keys(feed: Feed, mut missing: watch::Receiver<Missing>) {
+    if missing.wait_for(Missing::is_empty).await.is_ok() {
+        feed.await_keys(KEYS_WAIT).await;
     }
-    let asked = async {
-        while !feed.keys_were_asked() {
-            tokio::time::sleep(KEYS_LOOK).await;
-        }
-    };
-    // An issuer of keys that does not answer delays the mesh no longer than this.
-    let _ = tokio::time::timeout(KEYS_WAIT, asked).await;
-    missing.send_if_modified(|missing| missing.remove(KEYS_MISSING));
 }
 
 /// The places of an object that tell the API server which certificate a server of ours has, as base64: those of a

@@ -12,6 +12,7 @@
 //! [`controller`] puts it together; [`install`] writes what a cluster needs for it.
 
 pub mod accounts;
+pub mod console;
 pub mod controller;
 pub mod crd;
 pub mod gateway;
@@ -42,3 +43,4 @@ pub mod trust;
 pub mod validate;
 mod watch;
 pub mod webhook;
+mod workload;

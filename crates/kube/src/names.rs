@@ -45,6 +45,12 @@ pub const CONTROLLER: &str = "tulle-controller";
 pub const CONTROLLER_PORT: u16 = 15010;
 /// Metrics of the controller.
 pub const CONTROLLER_METRICS_PORT: u16 = 15014;
+/// Where the console is on the controller's loopback, which only a port-forward reaches.
+pub const CONSOLE_PORT: u16 = 15012;
+/// The service account whose tokens open sessions of the console.
+pub const CONSOLE: &str = "tulle-console";
+/// The audience of such a token: nothing else accepts it.
+pub const CONSOLE_AUDIENCE: &str = "console.tulle.dev";
 /// Where the API server asks about pods.
 pub const WEBHOOK_PORT: u16 = 15017;
 /// Where the API server asks for traffic metrics.

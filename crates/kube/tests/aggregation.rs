@@ -132,6 +132,7 @@ async fn idle_connections_do_not_keep_the_front_proxy_out() {
         metrics: None,
         host_away: HOST_AWAY,
         least_key_refresh: LEAST_REFRESH,
+        observe: false,
     };
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),

@@ -95,6 +95,7 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         metrics: None,
         host_away: HOST_AWAY,
         least_key_refresh: LEAST_REFRESH,
+        observe: false,
     };
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),

@@ -81,6 +81,7 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
         metrics: None,
         host_away: HOST_AWAY,
         least_key_refresh: LEAST_REFRESH,
+        observe: false,
     };
     let cluster = Cluster {
         trust_domain: TrustDomain::parse("cluster.local").unwrap(),

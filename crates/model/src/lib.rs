@@ -7,6 +7,7 @@ mod hex;
 pub mod https_uri;
 pub mod identity;
 pub mod letter_case;
+pub mod log_format;
 pub mod manifest;
 pub mod namespaced;
 pub mod network;

@@ -28,6 +28,12 @@ impl Namespaced {
         Self::new(name, namespace)
     }
 
+    /// Splits `<name>.<namespace>` without keeping it.
+    pub fn split(qualified: &str) -> Option<(&str, &str)> {
+        let parts = split(qualified)?;
+        (!parts.0.is_empty() && !parts.1.is_empty()).then_some(parts)
+    }
+
     /// The name alone.
     pub fn name(&self) -> &str {
         split(&self.0).map_or("", |(name, _)| name)
@@ -185,8 +191,10 @@ mod tests {
         let web = Namespaced::parse("web.v1.shop").unwrap();
         assert_eq!((web.name(), web.namespace()), ("web.v1", "shop"));
         assert_eq!(web.sibling("cart.v2").as_str(), "cart.v2.shop");
+        assert_eq!(Namespaced::split("web.v1.shop"), Some(("web.v1", "shop")));
         for bad in ["web", ".shop", "web.", "", "."] {
             assert_eq!(Namespaced::parse(bad), None, "{bad:?}");
+            assert_eq!(Namespaced::split(bad), None, "{bad:?}");
         }
         assert_eq!(Namespaced::new("web", "a.b"), None);
     }

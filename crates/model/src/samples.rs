@@ -4,6 +4,9 @@
 use crate::grpc_status;
 use std::collections::BTreeMap;
 
+/// Domain of a cluster's services, with which the label `destination_service` ends there.
+pub const CLUSTER_DOMAIN: &str = ".svc.cluster.local";
+
 const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
@@ -23,6 +26,12 @@ impl MetricSample {
     /// A label's value; empty when absent, which is the same to Prometheus.
     pub fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// Returns the service that was called, as objects name it: `<name>.<namespace>` in a cluster.
+    pub fn service(&self) -> &str {
+        let host = self.label("destination_service");
+        host.strip_suffix(CLUSTER_DOMAIN).unwrap_or(host)
     }
 
     /// Whether these requests failed, by no fault of the client: answered with 5xx, not at all, or to a

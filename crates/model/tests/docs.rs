@@ -189,6 +189,7 @@ fn every_field_of_the_proxy_file_is_documented() {
         include_str!("../src/resource/egress.rs"),
         include_str!("../src/resource/collector.rs"),
         include_str!("../src/resource/telemetry.rs"),
+        include_str!("../src/resource/access_log.rs"),
     ] {
         fields.extend(fields_in_source(source));
     }

@@ -89,13 +89,37 @@ fn shapes_are_checked() {
         (
             "Mesh",
             "  accessLog: yes",
-            &["mesh.yaml:5:14: Mesh/x: spec.accessLog: expected `true` or `false`, found `yes`"],
+            &[
+                "mesh.yaml:5:14: Mesh/x: spec.accessLog: expected `true`, `false` or a mapping, found `yes`",
+            ],
+        ),
+        (
+            "Mesh",
+            "  accessLog: {samplin: 10%}",
+            &[
+                "mesh.yaml:5:14: Mesh/x: spec.accessLog: unknown field `samplin`, expected one of `sampling`, `onlyErrors`, `format`",
+            ],
+        ),
+        (
+            "Mesh",
+            "  accessLog: {sampling: 10, onlyErrors: true}",
+            &[
+                "mesh.yaml:5:25: Mesh/x: spec.accessLog.sampling: expected text, found the number 10; put it in quotes",
+            ],
+        ),
+        (
+            "Mesh",
+            "  accessLog: {sampling: 101%, format: \"%PROTOCOL\"}",
+            &[
+                "mesh.yaml:5:25: Mesh/x: spec.accessLog.sampling: expected a share such as `10%` or `0.5%`, found `101%`",
+                "mesh.yaml:5:39: Mesh/x: spec.accessLog.format: an operator has no `%` at its end; `%%` is a percent sign",
+            ],
         ),
         (
             "Mesh",
             "  tracing: {endpoint: 'otel:4317/v1', sampling: 5%}",
             &[
-                "mesh.yaml:5:23: Mesh/x: spec.tracing.endpoint: expected `host:port` of OTLP over gRPC, with `https://` before it for TLS, found `otel:4317/v1`",
+                "mesh.yaml:5:23: Mesh/x: spec.tracing.endpoint: expected `host:port` of a collector of OTLP, with `https://` before it for TLS, found `otel:4317/v1`",
             ],
         ),
         (

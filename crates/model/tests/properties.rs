@@ -144,7 +144,20 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
                 renew_after: flags[3].then(|| "10m".into()),
             },
             log_level: flags[3].then(|| "debug".into()),
-            access_log: flags[2],
+            access_log: flags[2].then(|| AccessLogSpec {
+                sampling: flags[3].then(|| "10%".into()),
+                only_errors: flags[1],
+                format: flags[0].then(|| "%PROTOCOL%".into()),
+            }),
+            metrics: MetricSpec {
+                labels: if flags[0] {
+                    MetricLabels::Compact
+                } else {
+                    MetricLabels::Full
+                },
+                sizes: flags[1].then_some(false),
+                osm_names: flags[2],
+            },
             revoked: flags[1]
                 .then(|| RevocationSpec {
                     serial: "3f:9a:01".into(),

@@ -13,6 +13,7 @@ use crate::control::publish::{Current, Publisher};
 use crate::dns;
 use crate::export;
 use crate::listener::{accept, passed};
+use crate::report::Reporting;
 use crate::serve::spread::{self, SlotSeed};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::export_totals::ExportTotals;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
 use tulle_net::{memory, moderation, passing, socket, thread};
@@ -181,10 +182,10 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
     let exports = export::Sources {
         current: current.clone(),
-        instance: instance(&bootstrap),
+        instance: client::instance(&bootstrap),
         workers: workers.clone(),
         spans,
-        page: metrics_page(admin),
+        page: metrics_page(admin.clone()),
         log,
         logs,
     };
@@ -193,7 +194,9 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let mut client = None;
     match bootstrap.control.clone() {
         Some(control) => {
-            let new = ControlClient::new(&bootstrap, control, publisher);
+            let (wants, wanted) = watch::channel(None);
+            tokio::spawn(Reporting::new(admin, &bootstrap, wanted).run());
+            let new = ControlClient::new(&bootstrap, control, publisher).with_reports(wants);
             client = Some(tokio::spawn(new.run(asked)));
         }
         None => {
@@ -303,15 +306,8 @@ async fn start_worker(
 fn metrics_page(admin: Admin) -> export::Page {
     Box::new(move || {
         let admin = admin.clone();
-        Box::pin(async move { admin.metrics().await })
+        Box::pin(async move { admin.metrics_page().await })
     })
-}
-
-/// Returns the workload beside this proxy, or the name in its identity.
-fn instance(bootstrap: &Bootstrap) -> String {
-    let control = bootstrap.control.as_ref();
-    let workload = control.and_then(|c| c.service.as_deref());
-    workload.unwrap_or(bootstrap.identity.name()).to_owned()
 }
 
 /// Releases memory periodically. Start-up, a new certificate and a configuration push run code that

@@ -45,6 +45,8 @@ pub enum Command {
     Metrics(oneshot::Sender<WorkerReport>),
     /// Recent failures.
     Errors(oneshot::Sender<Vec<Recent>>),
+    /// Failures after a time, also those that applications answered with.
+    FailuresSince(f64, oneshot::Sender<Vec<Recent>>),
     /// Peers outside the mesh.
     Outside(oneshot::Sender<Vec<outside_peers::Row>>),
     /// The finished spans, which the worker then forgets.
@@ -123,6 +125,9 @@ impl Worker {
                 Command::Ping(reply) => drop(reply.send(())),
                 Command::Metrics(reply) => drop(reply.send(self.metrics.report())),
                 Command::Errors(reply) => drop(reply.send(self.recent())),
+                Command::FailuresSince(time, reply) => {
+                    drop(reply.send(self.failures_since(time)));
+                }
                 Command::Outside(reply) => drop(reply.send(self.outside.rows())),
                 Command::Spans(reply) => drop(reply.send(self.spans.take())),
                 Command::Endpoints(reply) => drop(reply.send(self.endpoints())),

@@ -6,8 +6,8 @@ use crate::frame;
 use crate::receive::Reader;
 use crate::stream::{Stream, Streams};
 use crate::{
-    ConnectionError, DEFAULT_MAX_STREAMS, DEFAULT_WINDOW, GoAwayCode, MAX_PAYLOAD, ResetCode,
-    StreamGone, StreamId, StreamKind,
+    ConnectionError, DEFAULT_MAX_STREAMS, DEFAULT_WINDOW, GoAwayCode, MAX_PAYLOAD, MAX_WORKLOAD,
+    ResetCode, StreamGone, StreamId, StreamKind,
 };
 use std::time::Duration;
 
@@ -63,12 +63,26 @@ pub trait Handler {
     fn on_go_away(&mut self, last: u32, code: GoAwayCode);
     /// The answer to [`Connection::ping`].
     fn on_pong(&mut self, data: [u8; 8]);
+    /// The client describes its workload, at most once and in at most [`MAX_WORKLOAD`] bytes. They are the
+    /// client's own words and prove nothing.
+    fn on_workload(&mut self, _description: &[u8]) {}
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
     Server,
+}
+
+/// A client's description of its workload.
+#[derive(Debug)]
+pub(crate) enum Workload {
+    /// It may still come.
+    Awaited,
+    /// A part has come.
+    Begun(Vec<u8>),
+    /// The owner has it. Another would be skipped.
+    Told,
 }
 
 /// One end of a `tulle/1` connection.
@@ -84,6 +98,8 @@ pub struct Connection {
     pub(crate) promised: u64,
     pub(crate) unread: u64,
     pub(crate) flood: FloodBudget,
+    /// Server: the client's description of its workload, as far as it has come.
+    pub(crate) workload: Workload,
     /// Number of ticks so far.
     ticks: u32,
     /// Bytes the peer may still send on streams we reset: the credit it had then.
@@ -146,6 +162,7 @@ impl Connection {
             promised: 0,
             unread: 0,
             flood: FloodBudget::new(),
+            workload: Workload::Awaited,
             ticks: 0,
             discardable: 0,
             peer_window: DEFAULT_WINDOW,
@@ -158,6 +175,14 @@ impl Connection {
             draining: false,
             error: None,
             closed: false,
+        }
+    }
+
+    /// Tells the server, which may pass over it, what workload the client is. Only a client does so, once
+    /// and before its first stream. A description of more than [`MAX_WORKLOAD`] bytes is not told.
+    pub fn tell_workload(&mut self, description: &[u8], out: &mut Vec<u8>) {
+        if self.role == Role::Client && self.usable() && description.len() <= MAX_WORKLOAD {
+            frame::write_workload(description, out);
         }
     }
 

@@ -9,6 +9,8 @@ pub(crate) const GO_AWAY: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 5;
 pub(crate) const PONG: u8 = 6;
+/// Always with [`FLAG_IGNORABLE`]: peers of earlier releases skip it.
+pub(crate) const WORKLOAD: u8 = 7;
 
 /// DATA: the last of this direction.
 pub(crate) const FLAG_END: u8 = 0x01;
@@ -90,6 +92,10 @@ pub(crate) fn write_go_away(last: u32, code: GoAwayCode, out: &mut Vec<u8>) {
     payload[..4].copy_from_slice(&last.to_be_bytes());
     payload[4..].copy_from_slice(&code.to_wire().to_be_bytes());
     write(GO_AWAY, 0, 0, &payload, out);
+}
+
+pub(crate) fn write_workload(description: &[u8], out: &mut Vec<u8>) {
+    write(WORKLOAD, FLAG_IGNORABLE, 0, description, out);
 }
 
 #[cfg(test)]

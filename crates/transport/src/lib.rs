@@ -81,6 +81,8 @@ pub const ALPN: &[u8] = b"tulle/1";
 pub const FRAME_HEADER: usize = 8;
 /// Most payload bytes in a frame: header and payload fit one TLS record of 16,384 bytes.
 pub const MAX_PAYLOAD: usize = 16_376;
+/// Longest description of a workload in bytes.
+pub const MAX_WORKLOAD: usize = 512;
 /// Credit each direction of a stream starts with before SETTINGS says more, in bytes.
 pub const DEFAULT_WINDOW: u32 = 64 * 1024;
 /// Streams a client may have open before the server's SETTINGS says more.

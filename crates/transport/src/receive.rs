@@ -2,13 +2,13 @@
 //!
 //! Only a header or a control payload cut in two is buffered, at most 12 bytes.
 
-use crate::connection::{MAX_CREDIT, Role};
+use crate::connection::{MAX_CREDIT, Role, Workload};
 use crate::flood::{CUT_STREAM, JUNK};
 use crate::frame::{self, Header, SETTINGS_BYTES};
 use crate::stream::Stream;
 use crate::{
     Connection, ConnectionError, DEFAULT_MAX_STREAMS, DEFAULT_WINDOW, FRAME_HEADER, GoAwayCode,
-    Handler, MAX_PAYLOAD, REVISION, ResetCode, StreamId, StreamKind,
+    Handler, MAX_PAYLOAD, MAX_WORKLOAD, REVISION, ResetCode, StreamId, StreamKind,
 };
 
 /// Place of the next byte in the sequence of frames.
@@ -34,6 +34,10 @@ enum State {
     Control {
         header: Header,
         wanted: usize,
+    },
+    /// The client's description of its workload.
+    Workload {
+        left: usize,
     },
     Skip {
         left: usize,
@@ -147,6 +151,11 @@ impl Connection {
                         self.reader.state = skip(usize::from(header.length) - wanted);
                     }
                 }
+                State::Workload { left } => {
+                    let (piece, rest) = bytes.split_at(left.min(bytes.len()));
+                    bytes = rest;
+                    self.reader.state = self.on_workload(piece, left - piece.len(), handler);
+                }
                 State::Skip { left } => {
                     let (skipped, rest) = bytes.split_at(left.min(bytes.len()));
                     bytes = rest;
@@ -182,7 +191,7 @@ impl Connection {
             frame::SETTINGS => (SETTINGS_BYTES, false, false),
             _ if flags & frame::FLAG_IGNORABLE != 0 => {
                 self.flood.charge(JUNK, "unknown frames")?;
-                return Ok(skip(usize::from(length)));
+                return Ok(self.on_ignorable(header));
             }
             _ => return Err(ConnectionError::FrameUnknown { frame }),
         };
@@ -197,6 +206,35 @@ impl Connection {
             return Err(ConnectionError::FrameLength { frame, length });
         }
         Ok(State::Control { header, wanted })
+    }
+
+    /// Only a client's first description of its workload is read. Whatever else may be ignored is.
+    fn on_ignorable(&mut self, header: Header) -> State {
+        let left = usize::from(header.length);
+        let is_workload = header.frame == frame::WORKLOAD
+            && header.flags == frame::FLAG_IGNORABLE
+            && header.id == 0
+            && (1..=MAX_WORKLOAD).contains(&left);
+        if !is_workload || self.role == Role::Client || !matches!(self.workload, Workload::Awaited)
+        {
+            return skip(left);
+        }
+        self.workload = Workload::Begun(Vec::new());
+        State::Workload { left }
+    }
+
+    fn on_workload(&mut self, piece: &[u8], left: usize, handler: &mut impl Handler) -> State {
+        if let Workload::Begun(description) = &mut self.workload {
+            description.extend_from_slice(piece);
+            if left == 0 {
+                handler.on_workload(description);
+                self.workload = Workload::Told;
+            }
+        }
+        match left {
+            0 => State::Header,
+            left => State::Workload { left },
+        }
     }
 
     fn on_data_header(

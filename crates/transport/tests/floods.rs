@@ -28,11 +28,14 @@ fn each_flood_ends_the_connection() {
         bytes
     };
     type Make = fn(u32) -> Vec<u8>;
-    let floods: [(&str, u32, Make); 7] = [
+    let floods: [(&str, u32, Make); 8] = [
         ("pings", 8192, |_| frame(PING, 0, 0, &[0; 8])),
         ("pongs", 8192, |_| frame(PONG, 0, 0, &[0; 8])),
         ("empty frames", 8192, |_| frame(DATA, 0, 1, b"")),
         ("unknown frames", 8192, |_| frame(99, 0x80, 0, b"")),
+        ("unknown frames", 8192, |_| {
+            frame(WORKLOAD, IGNORABLE, 0, b"w")
+        }),
         ("credit frames", 8192, |_| frame(CREDIT, 0, 1, &words(&[1]))),
         ("go-aways", 8192, |_| frame(GO_AWAY, 0, 0, &[0; 8])),
         ("resets", 1024, rapid_reset),

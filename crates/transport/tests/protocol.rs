@@ -229,6 +229,39 @@ fn unknown_frames_marked_ignorable_are_skipped() {
 }
 
 #[test]
+fn a_client_describes_its_workload_once_and_briefly() {
+    let told = |length: usize| frame(WORKLOAD, IGNORABLE, 0, &vec![b'w'; length]);
+    let mut client = End::client(Config::default());
+    client.out.clear();
+    client.conn.tell_workload(b"web", &mut client.out);
+    assert_eq!(client.out, frame(WORKLOAD, IGNORABLE, 0, b"web"));
+    client.out.clear();
+    client.conn.tell_workload(&[b'w'; 513], &mut client.out);
+    assert!(client.out.is_empty());
+
+    let mut server = ready_server();
+    for passed_over in [
+        told(0),
+        told(513),
+        told(MAX_PAYLOAD),
+        frame(WORKLOAD, IGNORABLE, 1, b"of a stream"),
+        frame(WORKLOAD, IGNORABLE | 1, 0, b"with a flag"),
+    ] {
+        server.receive(&passed_over).unwrap();
+        assert_eq!(server.seen.events, []);
+    }
+    for _ in 0..2 {
+        server.receive(&told(512)).unwrap();
+        assert_eq!(server.seen.events, [Event::Workload(vec![b'w'; 512])]);
+    }
+    server.conn.tell_workload(b"server", &mut server.out);
+    assert!(server.out.is_empty(), "a server tells nothing");
+    let mut client = End::client(Config::default());
+    client.receive(&[settings(), told(3)].concat()).unwrap();
+    assert_eq!(client.seen.events, [], "and is not asked");
+}
+
+#[test]
 fn ids_never_go_back() {
     let mut bytes = frame(DATA, OPEN, 5, b"");
     bytes.extend(frame(DATA, OPEN, 3, b""));
@@ -382,6 +415,7 @@ fn closing_tells_every_stream_and_which_are_safe_to_retry() {
 #[test]
 fn every_split_gives_the_same_events_and_replies() {
     let mut bytes = settings();
+    bytes.extend(frame(WORKLOAD, IGNORABLE, 0, b"a workload"));
     bytes.extend(frame(DATA, OPEN, 1, b"hello"));
     bytes.extend(frame(PING, 0, 0, b"12345678"));
     bytes.extend(frame(DATA, OPEN | TCP | END, 4, b"world"));

@@ -115,7 +115,7 @@ impl Lane {
             let (began, used) = (Instant::now(), kept.is_some());
             let asked = tokio::time::timeout(PATIENCE, self.ask(&mut kept));
             let outcome = asked.await.unwrap_or(Err(Loss::Late));
-            if outcome.is_err() || matches!(self.habit, Habit::Close) {
+            if matches!(self.habit, Habit::Close) {
                 kept = None;
             }
             self.enter(outcome, used, began);
@@ -138,6 +138,8 @@ impl Lane {
                     let reason = answer.headers().get("x-tulle-reason").cloned();
                     let body = answer.into_body().collect().await;
                     let body = body.map_err(|e| Loss::Cut(e.to_string()))?.to_bytes();
+                    // As usual clients do: a refusal is no reason to leave a connection.
+                    *kept = connection.goes_on().await.then_some(connection);
                     if reason.as_ref().is_some_and(|r| r == "no_endpoint") {
                         return Err(Loss::Nobody);
                     }
@@ -145,7 +147,6 @@ impl Lane {
                         let body = String::from_utf8_lossy(&body[..body.len().min(200)]);
                         return Err(Loss::Status(format!("{status} {reason:?} {body}")));
                     }
-                    *kept = connection.goes_on().await.then_some(connection);
                     return Ok(());
                 }
                 Err(mut e) => match e.take_message() {

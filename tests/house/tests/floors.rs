@@ -33,6 +33,11 @@ fn of_the_command() {
 }
 
 #[test]
+fn of_the_console() {
+    holds("console");
+}
+
+#[test]
 fn of_the_lab() {
     holds("bench");
 }

@@ -72,6 +72,7 @@ fn prometheus_finds_what_the_dashboards_ask_for() {
             .for_each(|q| promised(&documented, &dashboard, q));
         open.extend(queries.into_iter().map(|q| (dashboard.clone(), q)));
     }
+    open.extend(hop().map(|query| ("Istio's labels".to_owned(), query)));
     eventually("every query of the dashboards finds something", || {
         load.keep_on(&cluster);
         // All at once: a program that is started for each of them takes longer than its answer.
@@ -186,10 +187,22 @@ fn dashboards() -> BTreeMap<String, BTreeSet<String>> {
 fn meant(query: &str) -> BTreeSet<String> {
     let query = query.replace("[$__rate_interval]", "[30s]");
     let each = ["web", "nobody", "client"].map(|name| {
-        let query = query.replace("$service", &format!("{name}.{NAMESPACE}"));
+        let query = query.replace("$service", &format!("{name}.{NAMESPACE}.svc.cluster.local"));
         query.replace("$workload", name)
     });
     each.into()
+}
+
+/// The hop of the load, as each of its sides names it: workloads come from pods and their owners.
+fn hop() -> [String; 2] {
+    ["source", "destination"].map(|reporter| {
+        format!(
+            "sum(rate(istio_requests_total{{reporter=\"{reporter}\",source_workload=\"client\",\
+             source_workload_namespace=\"{NAMESPACE}\",source_cluster=\"Kubernetes\",\
+             destination_workload=\"web\",destination_workload_namespace=\"{NAMESPACE}\",\
+             destination_service=\"web.{NAMESPACE}.svc.cluster.local\",destination_service_name=\"web\"}}[30s])) > 0"
+        )
+    })
 }
 
 /// A query names metrics that are documented, and their labels.

@@ -15,7 +15,8 @@ use tests_kube::{Cluster, MESH, Page, Shell, eventually};
 /// Kinds of lost requests that are never the mesh's right. Names are resolved over UDP, which is not the mesh's.
 const LOST: [&str; 5] = ["refused", "endedNew", "cut", "late", "nobody"];
 /// Lanes of a client that keep their connection, times the servers that end. One without a sidecar closes connections that
-/// clients keep, and a request may be on its way just then: that is HTTP/1.1's, with or without a mesh.
+/// clients keep, and a request may be on its way just then: that is HTTP/1.1's, with or without a mesh. One with a sidecar
+/// refuses that request instead, and closes the connection.
 const MAY_END: u64 = 4;
 
 /// A Deployment that calls without end, and what became of its requests, by pod. A pod is asked until it ends.
@@ -89,10 +90,12 @@ impl<'a> Client<'a> {
         self.judge(when, may_end, 0);
     }
 
-    /// The same after sidecars were taken away. The page says what connections may cost that a client without a sidecar
-    /// keeps to a server with one, when that server ends.
+    /// The same after sidecars were taken away. The page says that a connection which a client without a sidecar keeps
+    /// to a server with one costs at most one request when that server ends.
     fn goes_on_without(&mut self, when: &str) {
         self.is_answered(when);
+        let lost = self.since("status") + self.since("endedKept");
+        assert!(lost <= MAY_END, "{lost} lost {when}: {:#?}", self.accounts);
         self.judge(when, MAY_END, MAY_END);
     }
 

@@ -37,6 +37,7 @@ const PROGRAMS: [Program; 4] = [
             "api",
             "crates/api",
             "crates/cli",
+            "crates/console",
             "crates/control",
             "crates/envoy",
             "crates/model",

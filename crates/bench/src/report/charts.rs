@@ -107,18 +107,16 @@ pub(super) fn latencies(results: &Results, scenario: &str) -> Option<Chart> {
             });
         }
     }
-    let values = || lines.iter().flat_map(|line| &line.points);
-    let low = values().map(|p| p.low).fold(f64::INFINITY, f64::min);
-    let high = values().map(|p| p.high).fold(0.0, f64::max);
-    if lines.is_empty() || high <= 0.0 {
+    if lines.is_empty() {
         return None;
     }
+    let axis = latency_axis(lines.iter().flat_map(|line| &line.points));
     let described: Vec<String> = lines.iter().map(describe_curve).collect();
     let plot = Plot {
         title: "Latency by percentile".to_owned(),
         subtitle: "seen by the client; ms, logarithmic; lower is better".to_owned(),
         x: Axis::tail(most),
-        y: Axis::log(low, high, "ms"),
+        y: axis,
         x_label: "share of requests answered at least as fast",
         lines,
         limit: None,
@@ -132,6 +130,25 @@ pub(super) fn latencies(results: &Results, scenario: &str) -> Option<Chart> {
     })
 }
 
+/// A histogram counts microseconds and has no zero.
+const ZERO_MS: f64 = 0.001;
+/// The lowest tick of latencies: nothing that is measured here takes less through a proxy.
+const LEAST_MS: f64 = 0.1;
+
+/// Begins at the least latency that says something. A client that counts in whole milliseconds, as
+/// JMeter does, reports zeros, and three empty decades below one millisecond.
+fn latency_axis<'a>(points: impl Iterator<Item = &'a Point>) -> Axis {
+    let (mut low, mut high) = (f64::INFINITY, ZERO_MS);
+    for point in points {
+        high = high.max(point.high);
+        if point.low > ZERO_MS {
+            low = low.min(point.low);
+        }
+    }
+    let low = if low.is_finite() { low } else { LEAST_MS };
+    Axis::log(low.max(LEAST_MS), high, "ms")
+}
+
 fn curve(histogram: &Histogram<u64>, most: &mut f64) -> Vec<Point> {
     // Beyond the last percentile there are still ten requests: one alone is chance.
     let count = histogram.len() as f64 / 10.0;
@@ -143,7 +160,7 @@ fn curve(histogram: &Histogram<u64>, most: &mut f64) -> Vec<Point> {
     while step <= steps {
         let quantile = 1.0 - 10f64.powf(-step / 24.0);
         let ms = histogram.value_at_quantile(quantile) as f64 / 1000.0;
-        points.push(Point::new(quantile, ms.max(0.001)));
+        points.push(Point::new(quantile, ms.max(ZERO_MS)));
         step += 1.0;
     }
     points
@@ -268,4 +285,35 @@ fn typical(samples: &[&Sample]) -> Option<u32> {
     let rate = |s: &Sample| s.figure(figure::RPS).unwrap_or(0.0);
     order.sort_by(|a, b| f64::total_cmp(&rate(a), &rate(b)));
     order.get(order.len() / 2).map(|sample| sample.repeat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First and last tick of the axis for these latencies in microseconds.
+    fn ends(latencies: &[u64]) -> (String, String) {
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        for latency in latencies {
+            histogram.record_n(*latency, 100).unwrap();
+        }
+        let axis = latency_axis(curve(&histogram, &mut 0.0).iter());
+        let text = |tick: Option<&(f64, String)>| tick.unwrap().1.clone();
+        (text(axis.ticks.first()), text(axis.ticks.last()))
+    }
+
+    #[test]
+    fn the_latency_axis_begins_where_latencies_say_something() {
+        let ends = |latencies| {
+            let (first, last) = ends(latencies);
+            format!("{first} to {last}")
+        };
+        // JMeter: whole milliseconds, and zeros.
+        assert_eq!(ends(&[1, 1000, 17_000, 190_000]), "1 to 200 ms");
+        assert_eq!(ends(&[1, 3000, 17_000]), "2 to 20 ms");
+        assert_eq!(ends(&[340, 900, 2100]), "0.2 to 5 ms");
+        // Less than a tenth of a millisecond is not told apart.
+        assert_eq!(ends(&[20, 900]), "0.1 to 1 ms");
+        assert_eq!(ends(&[1]), "0.1 to 0.2 ms");
+    }
 }

@@ -287,10 +287,18 @@ pub(crate) struct Dashboard {
         hide_default_value = true
     )]
     pub(crate) port: u16,
-    /// Dashboard to open: the Service `grafana` or `prometheus` of any namespace, or
-    /// NAMESPACE/SERVICE:PORT
-    #[arg(value_name = "WHAT", default_value = "grafana")]
-    pub(crate) what: String,
+    /// Another dashboard of a cluster: the Service `grafana` or `prometheus` of any namespace, or
+    /// NAMESPACE/SERVICE:PORT (default: the mesh's own)
+    #[arg(value_name = "WHAT")]
+    pub(crate) what: Option<String>,
+    /// Print the URL and open no browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+    /// Print nothing but the URL, for a program; it opens one session, within a minute
+    #[arg(long, conflicts_with = "what")]
+    pub(crate) print_url: bool,
+    #[command(flatten)]
+    pub(crate) format: Output,
 }
 
 /// `tulle metrics`

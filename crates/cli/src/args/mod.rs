@@ -1,5 +1,6 @@
 //! The command line. What a command does is in the module of its name.
 
+mod at;
 pub(crate) mod cluster;
 
 use crate::data_plane::DataPlane;
@@ -7,6 +8,7 @@ use crate::examples;
 use crate::port_range::PortRange;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -148,7 +150,7 @@ pub(crate) enum Command {
     /// Count requests of a workload by path as they complete
     #[command(after_help = examples::TOP)]
     Top(cluster::Tap),
-    /// Forward a local port to a dashboard in the cluster
+    /// Open the mesh's own dashboard, or forward a local port to another one in the cluster
     #[command(after_help = examples::DASHBOARD)]
     Dashboard(cluster::Dashboard),
     /// Print the metrics of all proxies on one page, or choose which namespaces of a cluster Prometheus scrapes
@@ -297,6 +299,13 @@ pub(crate) struct Up {
     /// any free ones)
     #[arg(long, value_name = "FIRST-LAST", requires = "loopback")]
     pub(crate) inbound_ports: Option<PortRange>,
+    /// Loopback address of the console, or `off` (default: 127.0.0.1:15012, or a free port if that is
+    /// taken)
+    #[arg(long, value_name = "ADDRESS|off", value_parser = console)]
+    pub(crate) console: Option<ConsoleChoice>,
+    /// Allow the console to change the mesh, not only to show it
+    #[arg(long)]
+    pub(crate) console_actions: bool,
     /// Time until every service must answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
@@ -494,6 +503,9 @@ pub(crate) struct Why {
     /// Port of the called service (default: its first)
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) port: u16,
+    /// Judge by the objects of then: a time of the day in UTC (14:02), or how long ago (5m)
+    #[arg(long, value_name = "TIME", value_parser = at::parse)]
+    pub(crate) at: Option<i64>,
     #[command(flatten)]
     pub(crate) within: cluster::Within,
     #[command(flatten)]
@@ -523,6 +535,7 @@ impl Why {
             request: request.iter().map(ToString::to_string).collect(),
             method: None,
             port: 0,
+            at: None,
             within: cluster::Within::default(),
             format: Output {
                 output: Format::Table,
@@ -733,6 +746,12 @@ pub(crate) struct ControllerArgs {
     /// Unix socket for commands
     #[arg(long)]
     pub(crate) socket: PathBuf,
+    /// Loopback address of the console (default: none)
+    #[arg(long)]
+    pub(crate) console: Option<SocketAddr>,
+    /// Allow the console to change the mesh
+    #[arg(long, requires = "console")]
+    pub(crate) console_actions: bool,
 }
 
 /// Output formats for objects of a cluster.
@@ -849,6 +868,41 @@ pub(crate) enum RedirectBackend {
     Iptables,
 }
 
+/// Where the console answers, if the operator says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConsoleChoice {
+    /// Nowhere.
+    Off,
+    /// At this loopback address.
+    At(SocketAddr),
+}
+
+impl fmt::Display for ConsoleChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Parses an address of the console. It speaks no TLS, so nobody but this host may reach it.
+fn console(text: &str) -> Result<ConsoleChoice, String> {
+    if text == "off" {
+        return Ok(ConsoleChoice::Off);
+    }
+    let address: SocketAddr = text.parse().map_err(|_| {
+        "expected off, or an address with a port such as 127.0.0.1:15012".to_owned()
+    })?;
+    match address.ip().is_loopback() {
+        true => Ok(ConsoleChoice::At(address)),
+        false => Err(
+            "the console answers on a loopback address only; reach it from elsewhere with `ssh -L 15012:127.0.0.1:15012`"
+                .into(),
+        ),
+    }
+}
+
 /// Parses `500ms`, `30s`, `5m`, `2h`, `1d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -903,6 +957,17 @@ mod tests {
             "300000000000000d",
         ] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_console_is_off_or_on_loopback() {
+        assert_eq!(console("off"), Ok(ConsoleChoice::Off));
+        for text in ["127.0.0.1:15012", "[::1]:0"] {
+            assert_eq!(console(text).unwrap().to_string(), text);
+        }
+        for text in ["", "on", "15012", "0.0.0.0:15012", "192.0.2.1:1", "[::]:1"] {
+            assert!(console(text).is_err(), "{text}");
         }
     }
 

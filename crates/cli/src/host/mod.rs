@@ -30,7 +30,7 @@ pub(crate) fn say_which(cli: &Cli, paths: &Paths, other: Option<&str>) {
 pub(crate) async fn run(paths: &Paths, command: &Command) -> Result<()> {
     match command {
         Command::Support(command) => support::support(paths, command).await,
-        Command::Dashboard(_) => Err(dashboard::none(paths)),
+        Command::Dashboard(args) => dashboard::dashboard(paths, args).await,
         command => {
             let mesh = HostMesh::open(paths).await?;
             mesh.say_elsewhere();

@@ -5,12 +5,16 @@ use super::kubeconfig;
 use crate::args::cluster::Which;
 use crate::client::{self, Objects};
 use crate::failure::{Failure, OrFail, Result};
+use http::header::AUTHORIZATION;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::AttachParams;
+use kube::client::{Body, ConfigExt};
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, Error};
 use serde_json::Value;
+use std::future::ready;
 use tonic::transport::Endpoint;
+use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tulle_kube::names::{CONTROLLER, WEBHOOK};
 use tulle_proxy::control::dial::{self, Stream};
 
@@ -23,6 +27,7 @@ const USUAL: &str = "tulle-system";
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
+    config: Config,
     /// The context it is known by.
     pub(crate) context: String,
     /// The namespace of the context.
@@ -65,10 +70,11 @@ impl Cluster {
             config.default_namespace.clone(),
             config.cluster_url.to_string(),
         );
-        let client =
-            Client::try_from(config).or_fail(|| format!("cannot use the cluster at {server}"))?;
+        let client = Client::try_from(config.clone());
+        let client = client.or_fail(|| format!("cannot use the cluster at {server}"))?;
         Ok(Self {
             client,
+            config,
             context,
             namespace,
             server,
@@ -168,6 +174,26 @@ impl Cluster {
                 self.server
             )),
         }
+    }
+
+    /// The bearer token with which the API server knows this user; none: it knows them by something else, such as a
+    /// certificate.
+    pub(crate) async fn bearer_token(&self) -> Result<Option<String>> {
+        let what = || "cannot get the token of the kubeconfig".to_owned();
+        let Some(layer) = self.config.auth_layer().or_fail(what)? else {
+            return Ok(None);
+        };
+        // The library hands out no token, but writes it into requests.
+        let service = layer.layer(service_fn(|request: http::Request<Body>| {
+            let written = request.headers().get(AUTHORIZATION).cloned();
+            ready(Ok::<_, BoxError>(http::Response::new(written)))
+        }));
+        let written = service.oneshot(http::Request::new(Body::empty())).await;
+        let written = written.map_err(|error| Failure::new(what()).because(error))?;
+        let value = written.into_body();
+        let text = value.as_ref().and_then(|value| value.to_str().ok());
+        let token = text.and_then(|text| text.strip_prefix("Bearer "));
+        Ok(token.map(str::to_owned))
     }
 
     /// Seconds that this computer's clock is ahead of the API server's, if it says its time.

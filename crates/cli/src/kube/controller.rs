@@ -2,9 +2,13 @@
 
 use crate::controller::{block_on, start_logging, told_to_end};
 use crate::failure::{Failure, OrFail, Result};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use tulle_kube::controller::{ControllerOptions, start};
+use std::sync::Arc;
+use tulle_console::{ConsoleClock, ConsoleConfig, RunningConsole};
+use tulle_kube::controller::{ControllerOptions, RunningInCluster, start};
 use tulle_kube::install::RUN_DIRECTORY;
+use tulle_kube::names::CONSOLE_PORT;
 
 /// Runs until it is told to end.
 pub(crate) fn main(settings: &Path) -> Result<()> {
@@ -28,8 +32,38 @@ pub(crate) fn main(settings: &Path) -> Result<()> {
             ca = running.controller.ca_fingerprint(),
             "the controller answers"
         );
+        let console = console(&options, &running).await;
         end.await;
+        if let Some(console) = console {
+            console.shutdown().await;
+        }
         running.shutdown().await;
         Ok(())
     })
+}
+
+/// Starts the console on the pod's loopback, which only a port-forward reaches. The mesh goes on without one.
+async fn console(
+    options: &ControllerOptions,
+    running: &RunningInCluster,
+) -> Option<RunningConsole> {
+    let observer = running.controller.observer()?;
+    let visitors = running.visitors.clone();
+    let config = ConsoleConfig {
+        listen: (Ipv4Addr::LOCALHOST, CONSOLE_PORT).into(),
+        forwarded: true,
+        actions: options.console.actions,
+        visitors: Some(Arc::new(move |token| {
+            let visitors = visitors.clone();
+            Box::pin(async move { visitors.review(token).await })
+        })),
+        clock: ConsoleClock::default(),
+    };
+    match RunningConsole::start(config, observer).await {
+        Ok(console) => Some(console),
+        Err(error) => {
+            tracing::error!(%error, "there is no console: it cannot listen");
+            None
+        }
+    }
 }

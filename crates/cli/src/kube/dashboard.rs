@@ -1,12 +1,13 @@
-//! `tulle dashboard`: a port of this host leads to a web page in the cluster.
+//! `tulle dashboard`: a port of this host leads to a web page in the cluster, the mesh's own or another.
 
 use super::cluster::Cluster;
+use super::console;
 use super::workloads::{self, containers, is_ready, items, text};
 use crate::args::cluster::Dashboard;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use serde_json::Value;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
@@ -17,15 +18,34 @@ const CONNECTIONS: usize = 64;
 
 /// Leads connections there until Ctrl-C.
 pub(crate) async fn dashboard(cluster: &Cluster, args: &Dashboard) -> Result<()> {
-    let (service, port) = find(cluster, &args.what).await?;
+    let Some(what) = &args.what else {
+        return console::open(cluster, args).await;
+    };
+    let (service, port) = find(cluster, what).await?;
     let (namespace, pod, port) = behind(cluster, &service, port.as_deref()).await?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await;
-    let listener = listener.or_fail(|| format!("cannot listen on port {}", args.port))?;
-    let address = listener.local_addr();
-    let address = address.or_fail(|| "the port is not known".to_owned())?;
+    let (listener, address) = listen(args.port).await?;
     line(&format!(
         "http://{address}/ leads to port {port} of pod {namespace}/{pod} until Ctrl-C"
     ));
+    forward(cluster, &listener, (namespace, pod), port).await
+}
+
+/// A port of this host's loopback; 0: a free one.
+pub(super) async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+    let listener = listener.or_fail(|| format!("cannot listen on port {port}"))?;
+    let address = listener.local_addr();
+    let address = address.or_fail(|| "the port is not known".to_owned())?;
+    Ok((listener, address))
+}
+
+/// Leads connections to a port of a pod until Ctrl-C.
+pub(super) async fn forward(
+    cluster: &Cluster,
+    listener: &TcpListener,
+    (namespace, pod): (String, String),
+    port: u16,
+) -> Result<()> {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let place = places.clone().acquire_owned().await;

@@ -2,26 +2,30 @@
 //!
 //! The library can, too, but with a reader of YAML of its own, which is half a megabyte of the program.
 
+use crate::kubeconfig_files;
 use kube::config::{Kubeconfig, KubeconfigError};
 use serde::Deserialize;
 use serde_json::Value;
-use std::env;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
-/// Reads this file, or those that KUBECONFIG names, or else the one in the home directory.
+/// Reads this file, or those that the environment names.
 pub(super) fn read(file: Option<&Path>) -> Result<Kubeconfig, String> {
-    if let Some(file) = file {
-        return read_file(file);
+    match file {
+        Some(file) => read_file(file),
+        None => read_listed(&kubeconfig_files::list()),
     }
-    let named = env::var_os("KUBECONFIG").unwrap_or_default();
-    let mut files: Vec<PathBuf> = env::split_paths(&named)
-        .filter(|file| !file.as_os_str().is_empty())
-        .collect();
-    if files.is_empty() {
-        let home = env::home_dir().ok_or_else(|| KubeconfigError::FindPath.to_string())?;
-        files.push(home.join(".kube/config"));
+}
+
+/// Reads those that exist, of which there must be one.
+fn read_listed(files: &[PathBuf]) -> Result<Kubeconfig, String> {
+    let Some(first) = files.first() else {
+        return Err("neither KUBECONFIG nor HOME names a kubeconfig".to_owned());
+    };
+    let may_exist = |file: &&PathBuf| file.try_exists().unwrap_or(true);
+    match files.iter().any(|file| may_exist(&file)) {
+        true => merge(files.iter().filter(may_exist).map(|file| read_file(file))),
+        false => read_file(first),
     }
-    merge(files.iter().map(|file| read_file(file)))
 }
 
 /// Merges them; what comes first wins.
@@ -164,6 +168,18 @@ users: [{ name: b, user: { token: secret, exec: { command: aws } } }]
             users[1].exec.as_ref().unwrap().command.as_deref(),
             Some("aws")
         );
+    }
+
+    #[test]
+    fn files_that_are_missing_are_passed_over_unless_all_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name);
+        fs::write(place("there"), FIRST).unwrap();
+        let found = read_listed(&[place("missing"), place("there")]).unwrap();
+        assert_eq!(found.current_context.as_deref(), Some("a"));
+        let why = read_listed(&[place("missing"), place("other")]).unwrap_err();
+        assert!(why.contains("missing"), "{why}");
+        assert!(read_listed(&[]).unwrap_err().contains("HOME"));
     }
 
     #[test]

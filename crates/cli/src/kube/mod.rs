@@ -3,6 +3,7 @@
 
 mod check;
 mod cluster;
+mod console;
 pub(crate) mod controller;
 mod dashboard;
 mod fault_place;

@@ -97,7 +97,7 @@ pub(crate) fn unreached(samples: &[MetricSample]) -> Vec<Unreached> {
         };
         let key = (
             known(sample.label("source_principal")),
-            known(sample.label("destination_service")),
+            known(sample.service()),
             sample.label(reason).to_owned(),
         );
         *counts.entry(key).or_default() += sample.value;
@@ -140,7 +140,7 @@ fn is_tcp_failure(sample: &MetricSample) -> bool {
 
 /// Whether it left the mesh: by an Egress rule, or to an address of no service.
 fn leaves(sample: &MetricSample) -> bool {
-    let service = known(sample.label("destination_service"));
+    let service = known(sample.service());
     sample.label("reporter") == "source"
         && known(sample.label("destination_principal")).is_empty()
         && (service.is_empty() || service.starts_with(EGRESS_RULE))
@@ -219,7 +219,7 @@ fn key(sample: &MetricSample) -> Key {
     (
         known(sample.label("source_principal")),
         known(sample.label("destination_principal")),
-        known(sample.label("destination_service")),
+        known(sample.service()),
         security.to_owned(),
     )
 }

@@ -6,6 +6,7 @@
 mod covers;
 mod reach;
 mod samples;
+mod server;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -21,10 +22,11 @@ use crate::manifests;
 use crate::output::{self, Mark, line, paint};
 use reach::{Reach, Witness};
 use serde::Serialize;
+use server::Server;
 use statement::{Callers, Claim, Destination, Party, Requests};
 use std::process::ExitCode;
 use tulle_model::identity::SpiffeId;
-use view::{Named, Server};
+use view::Named;
 pub(crate) use view::{Permission, View};
 
 /// Proves statements about the mesh that is up; the exit code is 79 if one does not hold or is not decided.

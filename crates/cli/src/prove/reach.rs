@@ -6,8 +6,8 @@
 
 use super::covers::{self, covers, is_apart, is_below};
 use super::samples::matching;
+use super::server::Server;
 use super::statement::Requests;
-use super::view::Server;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tulle_model::identity::SpiffeId;

@@ -1,6 +1,7 @@
 //! The mesh that statements are about: what sidecars are told, from a controller or from manifests alone.
 
 use super::reach::{Gate, Reach};
+use super::server::Server;
 use super::statement::{Destination, Party, Requests};
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, Result};
@@ -11,18 +12,7 @@ use tulle_api::v1::{self, ResourcesRequest};
 use tulle_control::index::{Edit, Index, PlacedPort, Placement};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::manifest::Object;
-use tulle_model::resource::{Egress, Inbound, MeshSettings, Resource, Service, ServicePort};
-
-/// A sidecar of the called side.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Server {
-    /// The workload or pod.
-    pub(super) name: String,
-    pub(super) identity: SpiffeId,
-    pub(super) inbound: Inbound,
-    /// Addresses of a pod; a host's workload is known by its service's ports.
-    addresses: Vec<IpAddr>,
-}
+use tulle_model::resource::{Egress, MeshSettings, Resource, Service, ServicePort};
 
 /// The mesh.
 #[derive(Debug, Default)]
@@ -107,7 +97,7 @@ impl View {
         Ok(Self::of_told(told.collect::<Result<_>>()?))
     }
 
-    fn of_told(told: Vec<Told>) -> Self {
+    pub(super) fn of_told(told: Vec<Told>) -> Self {
         let mut view = Self::default();
         let mut inbound = Vec::new();
         for (name, owner, resource) in told {
@@ -191,35 +181,7 @@ impl View {
                 });
                 meant.map(|s| (s, Vec::new())).collect()
             }
-            Destination::Named(name, port) => {
-                let service = self.service(name);
-                let meant = self.servers.iter().filter_map(|server| {
-                    let is_named = server.name == *name;
-                    let serves = service.is_some_and(|service| serves(server, service));
-                    (is_named || serves).then(|| (server, own_ports(server, service, *port)))
-                });
-                let meant: Vec<_> = meant.collect();
-                if meant.is_empty() && service.is_none() {
-                    return Err(self.unknown("destination", name));
-                }
-                let is_missing = |port: u16| {
-                    meant.iter().all(|(server, own)| {
-                        let has = |p: &u16| {
-                            server
-                                .inbound
-                                .ports
-                                .iter()
-                                .any(|i| i.port == *p || i.port == 0)
-                        };
-                        !own.iter().any(has)
-                    }) && port > 0
-                };
-                if port.is_some_and(is_missing) && !meant.is_empty() {
-                    let port = port.unwrap_or_default();
-                    return Err(Failure::input(format!("{name} has no port {port}")));
-                }
-                meant
-            }
+            Destination::Named(name, port) => self.named_destinations(name, *port)?,
         };
         if found.is_empty() {
             return Err(
@@ -228,6 +190,31 @@ impl View {
             );
         }
         Ok(found)
+    }
+
+    /// The sidecars of a workload or of a service, of which those that serve the port if one is named.
+    fn named_destinations(
+        &self,
+        name: &str,
+        port: Option<u16>,
+    ) -> Result<Vec<(&Server, Vec<u16>)>> {
+        let service = self.service(name);
+        let is_meant = |server: &&Server| {
+            server.name == name || service.is_some_and(|service| server.serves(service))
+        };
+        let meant = || self.servers.iter().filter(is_meant);
+        if meant().next().is_none() && service.is_none() {
+            return Err(self.unknown("destination", name));
+        }
+        let Some(port) = port else {
+            return Ok(meant().map(|server| (server, Vec::new())).collect());
+        };
+        let at_port = meant().map(|server| (server, server.own_ports(service, port)));
+        let at_port: Vec<_> = at_port.filter(|(_, own)| !own.is_empty()).collect();
+        if at_port.is_empty() && meant().next().is_some() {
+            return Err(Failure::input(format!("{name} has no port {port}")));
+        }
+        Ok(at_port)
     }
 
     /// The number that a port of an application has at a service; its own if the service does not lead there.
@@ -321,29 +308,6 @@ impl View {
     }
 }
 
-fn serves(server: &Server, service: &Service) -> bool {
-    if server.addresses.is_empty() {
-        return server.inbound.service == service.name;
-    }
-    let endpoints = service.ports.iter().flat_map(|port| &port.endpoints);
-    { endpoints }.any(|endpoint| server.addresses.contains(&endpoint.address.ip()))
-}
-
-/// The numbers that a service's port has at a sidecar; none: all ports are meant.
-fn own_ports(server: &Server, service: Option<&Service>, port: Option<u16>) -> Vec<u16> {
-    let Some(port) = port else {
-        return Vec::new();
-    };
-    let Some(service) = service.filter(|_| !server.addresses.is_empty()) else {
-        return vec![port];
-    };
-    let meant = service.ports.iter().filter(|p| p.port == port);
-    let endpoints = meant.flat_map(|p| &p.endpoints);
-    let own = endpoints.filter(|e| server.addresses.contains(&e.address.ip()));
-    let own: BTreeSet<u16> = own.map(|e| e.address.port()).collect();
-    own.into_iter().collect()
-}
-
 fn read(resource: v1::ToldResource) -> std::result::Result<Told, String> {
     let name = resource.name;
     let wrong = |why: &dyn std::fmt::Display| format!("{name}: {why}");
@@ -355,17 +319,19 @@ fn read(resource: v1::ToldResource) -> std::result::Result<Told, String> {
     Ok((name, owner, body))
 }
 
+/// The address of workloads that run nowhere yet. Nobody connects to it: policies alone are judged.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
 /// Where a workload would run.
 fn placement(object: &Object) -> Option<Placement> {
     let Object::Workload(workload) = object else {
         return None;
     };
     let name = &workload.metadata.name;
-    let somewhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let ports = workload.spec.ports.iter().map(|port| PlacedPort {
         port: port.port,
-        endpoint: somewhere,
-        target: somewhere,
+        endpoint: NOWHERE,
+        target: NOWHERE,
         mutual_tls: true,
     });
     Some(Placement {

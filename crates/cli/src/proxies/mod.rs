@@ -21,6 +21,9 @@ pub(crate) use target::Target;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Asks for metrics with few labels, without sizes and the application's own.
+pub(crate) const SHORT_METRICS: &str = "/metrics?only=proxy";
+
 /// Seconds since 1970.
 pub(crate) fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -8,6 +8,7 @@ use crate::http;
 use crate::metrics::{self, Edge, Unreached};
 use crate::paths::Paths;
 use crate::proc;
+use crate::proxies::SHORT_METRICS;
 use crate::supervise::state::{self, Mode, Phase, Process, ProcessPhase, RunState};
 use serde::Serialize;
 use serde_json::Value;
@@ -85,6 +86,8 @@ pub(crate) struct Controller {
     pub(crate) pid: Option<i32>,
     /// How often it was started again.
     pub(crate) restarts: u32,
+    /// Address of the dashboard, which `tulle dashboard` opens a session of; none: there is none here.
+    pub(crate) dashboard: Option<String>,
     /// Objects stored.
     pub(crate) objects: u32,
     /// Proxies connected.
@@ -222,6 +225,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
             address: state.controller_address,
             pid: state.controller.id.map(|id| id.pid),
             restarts: state.controller.restarts,
+            dashboard: state.console.map(|at| format!("http://{at}/")),
             objects: controller.as_ref().map_or(0, |c| c.objects),
             proxies_connected: controller.as_ref().map_or(0, |c| c.proxies.len()),
         },
@@ -255,7 +259,7 @@ async fn certificates(state: &RunState) -> Vec<Option<i64>> {
 
 /// Every proxy's metrics together. One that does not answer has none.
 async fn scrape(state: &RunState) -> Vec<MetricSample> {
-    let answers = ask_all(state, "/metrics").await;
+    let answers = ask_all(state, SHORT_METRICS).await;
     let answers = answers.iter().flatten();
     answers.flat_map(|a| samples::parse(&a.text())).collect()
 }

@@ -169,11 +169,15 @@ fn heading(report: &Report) -> String {
         DataPlane::Envoy => "Envoy sidecars, ",
         DataPlane::None => "no sidecars, ",
     };
+    let dashboard = report.controller.dashboard.as_ref();
+    let dashboard =
+        dashboard.map(|url| format!("\ndashboard {url} (`tulle dashboard` opens a session)"));
     format!(
-        "mesh {} ({} mode, {data_plane}trust domain {}): {ready}\n{controller}",
+        "mesh {} ({} mode, {data_plane}trust domain {}): {ready}\n{controller}{}",
         mesh.name,
         mode.as_str().unwrap_or_default(),
-        mesh.trust_domain
+        mesh.trust_domain,
+        dashboard.unwrap_or_default()
     )
 }
 

@@ -60,7 +60,11 @@ pub(crate) struct Context {
     pub(crate) reports: Cell<u64>,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
-    /// Where other hosts find it, if they can reach it at all.
+    /// Where the console answers, if it does.
+    pub(crate) console: Option<SocketAddr>,
+    /// Sessions of the console may change the mesh.
+    pub(crate) console_actions: bool,
+    /// Where other hosts find the controller, if they can reach it at all.
     pub(crate) for_hosts: SocketAddr,
     /// Address that other sidecars reach this host's listeners on.
     pub(crate) reachable: IpAddr,

@@ -1,10 +1,10 @@
 //! The controller as a child: where it listens, its start, and the objects it is given first.
 
 use super::context::Context;
-use super::ports::{Pool, Reserved};
+use super::ports::{self, Pool, Reserved};
 use super::process::{Make, SupervisedProcess};
 use super::state::{Mode, ProcessPhase};
-use crate::args::{Sidecars, Up};
+use crate::args::{ConsoleChoice, Sidecars, Up};
 use crate::client::{Objects, Rpc};
 use crate::data_plane::{DataPlane, EnvoyPrograms};
 use crate::failure::{Failure, OrFail, Result};
@@ -23,6 +23,7 @@ use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object, S
 use tulle_redirect::{Claim, LaunchSpec, Network, available};
 
 const PORT: u16 = 15010;
+const CONSOLE_PORT: u16 = 15012;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const START_TIME: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
@@ -44,6 +45,12 @@ pub(crate) struct Plan {
     pub(crate) listen: Option<SocketAddr>,
     /// Holds the controller's port, if `plan` chose it.
     pub(crate) _reserved: Option<Reserved>,
+    /// Where the console answers, if it does.
+    pub(crate) console: Option<SocketAddr>,
+    /// Sessions of the console may change the mesh.
+    pub(crate) console_actions: bool,
+    /// Holds its port, if `plan` chose it.
+    pub(crate) _console_reserved: Option<Reserved>,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
     /// Where other hosts find the controller, if they can reach it at all.
@@ -99,6 +106,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         }
         None => default_address(host)?,
     };
+    let (console, console_reserved) = console_address(up)?;
     let reachable = up.advertise.unwrap_or(host);
     let at = |ip: IpAddr| match listen.ip().is_unspecified() {
         true => SocketAddr::new(ip, listen.port()),
@@ -111,6 +119,9 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
         claim: Cell::new(claim),
         listen: Some(listen),
         _reserved: reserved,
+        console,
+        console_actions: up.console_actions,
+        _console_reserved: console_reserved,
         controller: at(host),
         for_hosts: at(reachable),
         reachable,
@@ -140,6 +151,28 @@ fn default_address(host: IpAddr) -> Result<(SocketAddr, Option<Reserved>)> {
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok((default, None)),
         Err(_) => chosen(host),
     }
+}
+
+/// 15012 of loopback unless the operator says otherwise or somebody has it. The port is the same after a restart of the
+/// controller.
+fn console_address(up: &Up) -> Result<(Option<SocketAddr>, Option<Reserved>)> {
+    let default = SocketAddr::new(LOCALHOST, CONSOLE_PORT);
+    let (address, reserved) = match up.console {
+        Some(ConsoleChoice::Off) if up.console_actions => {
+            return Err(Failure::usage(
+                "--console-actions has no effect with --console off",
+            ));
+        }
+        Some(ConsoleChoice::Off) => return Ok((None, None)),
+        Some(ConsoleChoice::At(address)) if address.port() == 0 => chosen(address.ip())?,
+        Some(ConsoleChoice::At(address)) => {
+            ports::free(address)?;
+            (address, None)
+        }
+        None if ports::free(default).is_ok() => (default, None),
+        None => chosen(LOCALHOST)?,
+    };
+    Ok((Some(address), reserved))
 }
 
 fn chosen(host: IpAddr) -> Result<(SocketAddr, Option<Reserved>)> {
@@ -273,6 +306,12 @@ fn command(
         .arg(listen.to_string())
         .arg("--socket")
         .arg(context.paths.socket());
+    if let Some(console) = context.console {
+        command.arg("--console").arg(console.to_string());
+        if context.console_actions {
+            command.arg("--console-actions");
+        }
+    }
     Ok(command)
 }
 

@@ -371,6 +371,7 @@ impl Supervisor {
             data_plane: context.data_plane,
             phase: *self.phase.borrow(),
             controller_address: context.controller,
+            console: context.console,
             address_for_hosts: context.for_hosts,
             ca_fingerprint: context.ca_fingerprint.borrow().clone(),
             controller: context::process_of(self.controller.as_ref()),

@@ -139,6 +139,9 @@ pub(crate) struct RunState {
     pub(crate) phase: Phase,
     /// Where the controller listens.
     pub(crate) controller_address: SocketAddr,
+    /// Where the console answers, if it does.
+    #[serde(default)]
+    pub(crate) console: Option<SocketAddr>,
     /// Where other hosts find the controller, if they can reach it at all.
     pub(crate) address_for_hosts: SocketAddr,
     /// SHA-256 of the CA's certificate.

@@ -5,14 +5,14 @@ use crate::args::cluster::{Edges, Within};
 use crate::failure::Result;
 use crate::metrics::{self, Edge};
 use crate::output::{self, Columns, line};
-use crate::proxies::{ProxySource, ask_all};
+use crate::proxies::{ProxySource, SHORT_METRICS, ask_all};
 use tulle_model::samples::{self, MetricSample};
 
 /// Returns the callers and services that have talked since the proxies started.
 pub(crate) async fn seen<S: ProxySource>(source: &S, within: &Within) -> Result<Vec<Edge>> {
     // Both sides report, so a caller in another namespace is seen, too.
     let proxies = source.proxies(&Within::default()).await?;
-    let answers = ask_all(source, &proxies, "/metrics").await;
+    let answers = ask_all(source, &proxies, SHORT_METRICS).await;
     let texts = answers.into_iter().filter_map(|(_, text)| text.ok());
     let samples: Vec<MetricSample> = texts.flat_map(|text| samples::parse(&text)).collect();
     let mut edges = metrics::edges(&samples);

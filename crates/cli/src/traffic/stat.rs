@@ -4,7 +4,7 @@ use super::{milliseconds, percent, rate};
 use crate::args::cluster::{By, Stat};
 use crate::failure::Result;
 use crate::output::{self, Columns, line};
-use crate::proxies::{Meshed, ProxySource, ask_all};
+use crate::proxies::{Meshed, ProxySource, SHORT_METRICS, ask_all};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tulle_model::samples::{self, CountedTraffic, MetricSample};
@@ -16,7 +16,7 @@ fn counted(samples: &[MetricSample]) -> BTreeMap<String, CountedTraffic> {
         .iter()
         .filter(|s| s.label("reporter") == "destination");
     for sample in called.filter(|s| CountedTraffic::counts(s)) {
-        let service = sample.label("destination_service").to_owned();
+        let service = sample.service().to_owned();
         all.entry(service).or_default().take(sample);
     }
     all
@@ -26,7 +26,7 @@ fn counted(samples: &[MetricSample]) -> BTreeMap<String, CountedTraffic> {
 type Scraped = BTreeMap<String, BTreeMap<String, CountedTraffic>>;
 
 async fn scrape<S: ProxySource>(source: &S, pods: &[Meshed]) -> Scraped {
-    let answers = ask_all(source, pods, "/metrics").await;
+    let answers = ask_all(source, pods, SHORT_METRICS).await;
     let told = answers
         .into_iter()
         .filter_map(|(pod, text)| Some((pod, text.ok()?)));
@@ -156,7 +156,7 @@ istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_
 istio_requests_total{reporter=\"source\",destination_service=\"other\",response_code=\"200\"} 99
 ";
     const AFTER: &str = "\
-istio_requests_total{reporter=\"destination\",destination_service=\"web.shop\",response_code=\"200\"} 25
+istio_requests_total{reporter=\"destination\",destination_service=\"web.shop.svc.cluster.local\",response_code=\"200\"} 25
 istio_requests_total{reporter=\"destination\",destination_service=\"web.shop\",response_code=\"503\"} 5
 istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_service=\"web.shop\",le=\"5\"} 10
 istio_request_duration_milliseconds_bucket{reporter=\"destination\",destination_service=\"web.shop\",le=\"10\"} 30

@@ -2,7 +2,7 @@
 
 use super::signals::Signals;
 use super::verify;
-use super::view::Progress;
+use super::view::{Progress, say_dashboard};
 use crate::args::{Global, Up};
 use crate::failure::{Exit, Failure, OrFail, Result};
 use crate::output::{line, progress};
@@ -44,7 +44,9 @@ pub(crate) fn detach(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
                 "the mesh is up (supervisor: process {})",
                 child.id()
             ));
-            return finish(paths, args).await;
+            finish(paths, args).await?;
+            say_dashboard(paths);
+            return Ok(());
         }
         progress("interrupted: stopping the mesh");
         if let Some(id) = ProcessId::from_pid(child.id().cast_signed()) {
@@ -153,6 +155,12 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     }
     if let Some(ports) = args.inbound_ports {
         command.arg("--inbound-ports").arg(ports.to_string());
+    }
+    if let Some(console) = args.console {
+        command.arg("--console").arg(console.to_string());
+    }
+    if args.console_actions {
+        command.arg("--console-actions");
     }
     for (flag, time) in [("--for", args.run_for), ("--timeout", Some(args.timeout))] {
         if let Some(time) = time {

@@ -238,6 +238,8 @@ pub(crate) fn context(
         reporter: reporter(),
         reports: Cell::default(),
         controller: plan.controller,
+        console: plan.console,
+        console_actions: plan.console_actions,
         for_hosts: plan.for_hosts,
         reachable: plan.reachable,
         objects,

@@ -52,10 +52,21 @@ pub(crate) async fn run(
             Err(failure) => anstream::eprintln!("error: {failure}"),
         }
     }
+    say_dashboard(&paths);
     if output::is_terminal() {
         draw(&paths, &phases).await;
     } else {
         changes(&paths, shown).await;
+    }
+}
+
+/// Says where the dashboard is, if there is one.
+pub(super) fn say_dashboard(paths: &Paths) {
+    let state = RunState::read(paths).ok().flatten();
+    if let Some(console) = state.and_then(|state| state.console) {
+        progress(&format!(
+            "the dashboard is at http://{console}/ (`tulle dashboard` opens a session)"
+        ));
     }
 }
 

@@ -93,7 +93,7 @@ impl Catalog {
     ) -> Concerned {
         let part = |entry: Option<&EncodedResource>| {
             let entry = entry.filter(|e| e.owner.is_none())?;
-            let bytes = name.len() + entry.body.len();
+            let bytes = name.len() + entry.bytes();
             Some((entry.service.clone()?, bytes, entry.backends.clone()))
         };
         let (old, new) = (part(old), part(new));
@@ -376,9 +376,11 @@ mod tests {
         EncodedResource {
             version: 1,
             body: Bytes::from(vec![b'x'; bytes]),
+            labels: Bytes::new(),
             owner: None,
             service: Some(named(service)),
             backends: backends.iter().map(|b| named(b)).collect(),
+            awaits_keys: false,
         }
     }
 

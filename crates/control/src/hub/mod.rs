@@ -55,6 +55,8 @@ pub(crate) struct StreamStatus {
     /// The parts of its configuration that the proxy cannot carry out.
     pub(crate) faults: String,
     pub(crate) certificate_not_after: i64,
+    /// Tells proxies of one identity apart; an older proxy has none.
+    pub(crate) instance: String,
     /// The certificates in force at the proxy; an older proxy does not report them.
     pub(crate) trusts: Option<v1::TrustReport>,
 }
@@ -81,6 +83,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stream {
+    /// Its number.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Takes the changes since the last call.
     pub(crate) fn take_changed(&self) -> Mailbox {
         std::mem::take(&mut *lock(&self.mailbox))
@@ -340,9 +347,11 @@ mod tests {
         let entry = EncodedResource {
             version: 1,
             body: Bytes::from(vec![b'x'; 400]),
+            labels: Bytes::new(),
             owner: None,
             service: Some(named(service)),
             backends: Vec::new(),
+            awaits_keys: false,
         };
         (format!("service/{service}").into(), entry)
     }

@@ -2,8 +2,8 @@
 //! shows the content of those.
 
 use super::Inputs;
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tulle_model::manifest::{
     EXPIRED, FilterRefs, GatewaySpec, ListenerTlsSpec, NO_TEXT, Object, ObjectRef, Problem,
     Severity, UNUSABLE,
@@ -70,6 +70,29 @@ pub(crate) fn of_stored(stored: &Inputs, now: SystemTime) -> Vec<Problem> {
         of_gateway(&texts, name.as_str(), spec, now, &mut problems);
     }
     problems
+}
+
+/// Lists the certificates that listeners of gateways present: gateway, Secret and when it ends, in Unix seconds. One that
+/// cannot be used is a problem, and not among these.
+pub(super) fn of_listeners(stored: &Inputs) -> Vec<(String, String, i64)> {
+    let texts = Texts::new(stored, &[]);
+    let mut all = BTreeSet::new();
+    for (name, spec) in &stored.gateways {
+        let listeners = spec.listeners.iter().filter_map(|l| l.tls.as_ref());
+        for reference in listeners.flat_map(|tls| &tls.certificate_refs) {
+            let text = |key| texts.text("Secret", reference, key);
+            let (Some(chain), Some(key)) = (text("tls.crt"), text("tls.key")) else {
+                continue;
+            };
+            let until = check_pair(&chain, &key).ok();
+            let until = until.and_then(|until| until.duration_since(UNIX_EPOCH).ok());
+            if let Some(until) = until {
+                let until = i64::try_from(until.as_secs()).unwrap_or(i64::MAX);
+                all.insert((name.to_string(), reference.name.clone(), until));
+            }
+        }
+    }
+    all.into_iter().collect()
 }
 
 fn of_gateway(

@@ -9,9 +9,12 @@ use super::protocols::protocol;
 use super::{ClusterGateway, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::Namespaced;
-use tulle_model::resource::{Balancer, Endpoint, HashKey, Locality, ServicePort, Traffic};
+use tulle_model::resource::{
+    Balancer, Endpoint, HashKey, Locality, ServicePort, Traffic, Workload,
+};
 
 /// A Service with its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +84,8 @@ pub struct ClusterPod {
     pub locality: String,
     /// Its node; empty: unknown.
     pub node: String,
+    /// The workload that it is a part of.
+    pub workload: Arc<Workload>,
 }
 
 impl ClusterPod {
@@ -308,6 +313,15 @@ impl Cluster {
             (made.port, made)
         });
         ports.collect()
+    }
+
+    /// The pods of a service by their endpoints' addresses.
+    pub(super) fn pods_by_address<'a>(
+        &'a self,
+        service: &'a ClusterService,
+    ) -> impl Iterator<Item = (IpAddr, &'a ClusterPod)> {
+        let endpoints = endpoints_of(service);
+        endpoints.filter_map(|e| Some((e.address.ip(), self.pod_at(service, e)?)))
     }
 
     /// The pods that serve a service's port, each with the number it has there.

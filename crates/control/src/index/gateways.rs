@@ -2,7 +2,7 @@
 
 use super::bounds::is_service;
 use super::inputs::Objects;
-use super::{Inputs, ObjectProblem, Output, inbound, policy};
+use super::{Inputs, ObjectProblem, Output, inbound, policy, workloads};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
 use tulle_model::namespaced::{Namespaced, ObjectName};
@@ -52,6 +52,7 @@ pub(super) fn outputs(
         rank: 0,
         owner: Some(owner),
         resource: Resource::Gateway(gateway),
+        awaits_keys: inputs.awaited_keys(),
     }]
 }
 
@@ -94,6 +95,7 @@ fn gateway_and_problems(
             places(route, parent, ListenerSpec::takes_tcp)
         }),
         locality: spec.locality().to_owned(),
+        workload: Some(Box::new(workloads::of_gateway(inputs, name))),
     })
 }
 

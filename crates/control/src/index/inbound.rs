@@ -3,7 +3,7 @@
 
 use super::inputs::identity_name_of;
 use super::together::{self, Demand};
-use super::{Inputs, ObjectProblem, Output, egress, policy};
+use super::{Inputs, ObjectProblem, Output, egress, policy, workloads};
 use std::collections::BTreeMap;
 use tulle_model::manifest::{RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::namespaced::ObjectName;
@@ -58,6 +58,7 @@ pub(super) fn outputs(
             rank,
             owner: Some(owner),
             resource: Resource::Inbound(inbound(inputs, name, (workload, spec), policy, problems)),
+            awaits_keys: inputs.awaited_keys(),
         });
     }
 }
@@ -94,6 +95,7 @@ fn inbound(
         ports,
         policy,
         locality: spec.locality.clone().unwrap_or_default(),
+        workload: Some(Box::new(workloads::of_host(workload, spec))),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::certificates;
 use super::cluster::{Cluster, ClusterCounts, ClusterService};
+use super::keys::KeysWait;
 use super::{ClusterGateway, FetchedKeys, ObjectProblem, bounds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +102,8 @@ pub struct Inputs {
     pub revoked: Revoked,
     /// Sets of keys that were asked for, by address.
     pub keys: BTreeMap<String, FetchedKeys>,
+    /// Whether resources wait for sets that are not among these yet.
+    pub(super) keys_wait: KeysWait,
     /// Placements by workload name.
     pub placements: BTreeMap<String, Placement>,
     /// Where there is one: its services and pods, which take the place of workloads.
@@ -144,6 +147,7 @@ impl Inputs {
             config_maps: BTreeMap::new(),
             revoked: Revoked::default(),
             keys: BTreeMap::new(),
+            keys_wait: KeysWait::default(),
             placements: BTreeMap::new(),
             cluster: None,
             strict_namespaces: BTreeSet::new(),

@@ -2,6 +2,7 @@
 
 use super::inputs::Inputs;
 use super::{Unit, dependents};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::https_uri::HttpsUri;
 use tulle_model::namespaced::ObjectName;
@@ -43,11 +44,38 @@ impl FetchedKeys {
     }
 }
 
+/// Whether resources wait for keys that were not asked for yet.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KeysWait {
+    is_on: bool,
+    /// A resource that is being built needs such keys.
+    is_met: Cell<bool>,
+}
+
 impl Inputs {
     /// Returns the last good set, if the Mesh still allows its address.
     pub(super) fn fetched(&self, address: &str) -> Option<String> {
         self.key_source(address).ok()?;
-        self.keys.get(address)?.jwks.clone()
+        let known = self.keys.get(address);
+        if known.is_none() && self.keys_wait.is_on {
+            self.keys_wait.is_met.set(true);
+        }
+        known?.jwks.clone()
+    }
+
+    /// Whether what was built since the last call needs keys that were not asked for yet.
+    pub(super) fn awaited_keys(&self) -> bool {
+        self.keys_wait.is_met.take()
+    }
+
+    /// Begins to wait for keys, or ends it, whether they were asked for or not.
+    pub(super) fn wait_for_keys(&mut self, begin: bool, dirty: &mut BTreeSet<Unit>) {
+        self.keys_wait.is_on = begin;
+        for (_, _, address) in self.key_users() {
+            if !self.keys.contains_key(address) {
+                dependents::keys(self, address, dirty);
+            }
+        }
     }
 
     /// Where an address leads.
@@ -138,17 +166,22 @@ impl Inputs {
         fetched: Result<String, String>,
         dirty: &mut BTreeSet<Unit>,
     ) {
+        let was_awaited = self.keys_wait.is_on && !self.keys.contains_key(address);
         let known = self.keys.entry(address.to_owned()).or_default();
-        match fetched {
-            Err(why) => known.trouble = Some(why),
+        let are_new = match fetched {
+            Err(why) => {
+                known.trouble = Some(why);
+                false
+            }
             Ok(jwks) => {
                 known.trouble = None;
-                if known.jwks.as_ref() == Some(&jwks) {
-                    return;
-                }
+                let are_new = known.jwks.as_ref() != Some(&jwks);
                 known.jwks = Some(jwks);
-                dependents::keys(self, address, dirty);
+                are_new
             }
+        };
+        if are_new || was_awaited {
+            dependents::keys(self, address, dirty);
         }
     }
 }

@@ -19,13 +19,17 @@ mod inbound;
 mod inputs;
 mod keys;
 mod mesh;
+mod nodes;
+mod past;
 mod pods;
 mod policy;
 mod problems;
 mod protocols;
 mod services;
 mod splits;
+mod stored;
 mod together;
+mod workloads;
 
 pub(crate) use certificates::of_batch as certificates_of_batch;
 pub use certificates::{check_pair, check_roots, expired};
@@ -38,6 +42,8 @@ pub use keys::{FetchedKeys, KeySource};
 pub use problems::ObjectProblem;
 
 pub(crate) use inputs::{identity_name_of, service_of};
+pub(crate) use nodes::{EndpointFacts, NodeFacts, Nodes, OUTSIDE};
+pub(crate) use past::Undo;
 pub(crate) use protocols::port_conflict;
 pub use together::common_hosts;
 
@@ -53,16 +59,27 @@ use tulle_model::resource::{MeshSettings, Resource, Revoked};
 /// A resource as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedResource {
-    /// Hash of `body`; never 0.
+    /// Hash of `body` and `labels`; never 0.
     pub version: u64,
     /// Encoded once for all proxies.
     pub body: Bytes,
+    /// Names of workloads, encoded likewise.
+    pub labels: Bytes,
     /// The only identity that may read it; `None`: every proxy.
     pub owner: Option<SpiffeId>,
     /// The service that its clients need it for; `None`: it is no client's.
     pub service: Option<ObjectName>,
     /// Services that this one's routes refer to.
     pub backends: Vec<ObjectName>,
+    /// It needs keys of tokens that were not asked for yet. No proxy is sent it before.
+    pub awaits_keys: bool,
+}
+
+impl EncodedResource {
+    /// Returns how many bytes it takes to send.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body.len() + self.labels.len()
+    }
 }
 
 /// Something that changed.
@@ -111,6 +128,8 @@ pub enum Edit {
     },
     /// A set of keys that no object names any more.
     ForgetKeys(String),
+    /// Resources begin to wait for keys that were not asked for yet, or end it.
+    WaitForKeys(bool),
 }
 
 /// A name and its present entry; `None`: it no longer exists.
@@ -147,6 +166,7 @@ struct Output {
     rank: u8,
     owner: Option<SpiffeId>,
     resource: Resource,
+    awaits_keys: bool,
 }
 
 struct Claim {
@@ -169,6 +189,8 @@ pub struct Index {
     problems: HashMap<Unit, Vec<ObjectProblem>>,
     /// The present settings: reading the lists of what is revoked takes a while.
     settings: MeshSettings,
+    /// Grows with each change.
+    revision: u64,
 }
 
 impl Index {
@@ -180,6 +202,7 @@ impl Index {
             claims: HashMap::new(),
             problems: HashMap::new(),
             settings: MeshSettings::default(),
+            revision: 0,
         };
         index.recompute(BTreeSet::from([Unit::Mesh, Unit::Catalog]));
         index
@@ -233,6 +256,7 @@ impl Index {
     /// Makes the edits and answers with the names that changed.
     pub fn apply(&mut self, edits: impl IntoIterator<Item = Edit>) -> Vec<Changed> {
         let mut dirty = BTreeSet::new();
+        self.revision += 1;
         for edit in edits {
             self.edit(edit, &mut dirty);
         }
@@ -312,6 +336,7 @@ impl Index {
                 dependents::keys(&self.inputs, &address, dirty);
                 self.inputs.keys.remove(&address);
             }
+            Edit::WaitForKeys(begin) => self.inputs.wait_for_keys(begin, dirty),
         }
     }
 
@@ -383,6 +408,8 @@ impl Index {
 
     fn outputs(&self, unit: &Unit, problems: &mut Vec<ObjectProblem>) -> Vec<Output> {
         let inputs = &self.inputs;
+        // An explanation may have read keys meanwhile.
+        inputs.awaited_keys();
         match unit {
             Unit::Mesh => mesh::outputs(&self.settings),
             Unit::Service(name) => services::outputs(inputs, name, problems),
@@ -403,7 +430,6 @@ impl Index {
     }
 
     fn claim(&mut self, name: &Arc<str>, unit: &Unit, output: Output) {
-        let body = tulle_api::encode_body(&output.resource);
         let service = match &output.resource {
             Resource::Service(_) | Resource::Alias(_) | Resource::Host(_) => unit.called(),
             _ => None,
@@ -414,12 +440,16 @@ impl Index {
         };
         let backends = backends.into_iter();
         let backends = backends.filter_map(|name| self.inputs.object_name(name));
+        let backends = backends.collect();
+        let encoded = tulle_api::encode(output.resource);
         let entry = EncodedResource {
-            version: hash(&body),
-            body,
+            version: hash(&[&encoded.body, &encoded.labels]),
+            body: encoded.body,
+            labels: encoded.labels,
             owner: output.owner,
             service,
-            backends: backends.collect(),
+            backends,
+            awaits_keys: output.awaits_keys,
         };
         let cluster = self.inputs.cluster.as_ref();
         let cluster = cluster.filter(|_| name.starts_with("address/"));
@@ -436,8 +466,10 @@ impl Index {
 }
 
 /// The first 64 bits of SHA-256: nobody can craft two manifests of the same version.
-fn hash(body: &[u8]) -> u64 {
-    let hash = digest::digest(&digest::SHA256, body);
+fn hash(parts: &[&[u8]]) -> u64 {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    parts.iter().for_each(|part| hash.update(part));
+    let hash = hash.finish();
     let first = hash.as_ref().first_chunk().copied().unwrap_or_default();
     u64::from_be_bytes(first).max(1)
 }

@@ -9,7 +9,7 @@ use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
     Action, Inbound, InboundPort, InboundRule, Policy, PolicyRule, Protocol, Resource, Service,
-    ServicePort,
+    ServicePort, Workload, Workloads,
 };
 
 /// Stands for all ports that nobody declares: a pod may listen on any.
@@ -66,6 +66,7 @@ pub(super) fn pod_outputs(
             rank: 0,
             owner: Some(owner.clone()),
             resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, rules, problems)),
+            awaits_keys: inputs.awaited_keys(),
         });
     }
     let own_name = called_by_address(name).to_string();
@@ -75,6 +76,7 @@ pub(super) fn pod_outputs(
         rank: 1,
         owner: None,
         resource: Resource::Alias(own_name.clone()),
+        awaits_keys: false,
     }));
     let ports = served.into_iter().map(|(port, served)| ServicePort {
         port,
@@ -96,8 +98,10 @@ pub(super) fn pod_outputs(
             addresses: pod.addresses.clone(),
             identities: vec![owner],
             ports: ports.collect(),
+            workloads: Workloads::new(&[vec![()]], |()| Some((&pod.workload, 0))),
             ..Default::default()
         }),
+        awaits_keys: false,
     });
     outputs
 }
@@ -240,6 +244,7 @@ fn accepts(
         ports,
         policy,
         locality: on_node(&pod.locality, &pod.node),
+        workload: (pod.workload.is_valid()).then(|| Box::new(Workload::clone(&pod.workload))),
     }
 }
 

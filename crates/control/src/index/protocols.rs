@@ -76,7 +76,8 @@ pub(crate) fn port_conflict<'a>(
     None
 }
 
-fn protocol_name(protocol: Protocol) -> &'static str {
+/// A protocol as manifests name it.
+pub(super) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Detect => "not set",
         Protocol::Http => "http",

@@ -5,7 +5,7 @@
 
 use super::inputs::identity_name_of;
 use super::protocols::protocol;
-use super::{Inputs, ObjectProblem, Output, gateways, inbound, splits};
+use super::{Inputs, ObjectProblem, Output, gateways, inbound, splits, workloads};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::slice;
@@ -22,6 +22,7 @@ pub(super) fn outputs(
         return Vec::new();
     }
     let service = service(inputs, name);
+    let awaits_keys = inputs.awaited_keys();
     let mut outputs: Vec<Output> = service
         .addresses
         .iter()
@@ -30,6 +31,7 @@ pub(super) fn outputs(
             rank: 0,
             owner: None,
             resource: Resource::Alias(name.to_string()),
+            awaits_keys: false,
         })
         .collect();
     outputs.extend(hosts(inputs, name.as_str()).map(|host| Output {
@@ -37,6 +39,7 @@ pub(super) fn outputs(
         rank: 0,
         owner: None,
         resource: Resource::Host(name.to_string()),
+        awaits_keys: false,
     }));
     inbound::outputs(inputs, name, &mut outputs, problems);
     outputs.push(Output {
@@ -44,6 +47,7 @@ pub(super) fn outputs(
         rank: 0,
         owner: None,
         resource: Resource::Service(service),
+        awaits_keys,
     });
     outputs
 }
@@ -74,6 +78,7 @@ pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
         rank: 0,
         owner: None,
         resource: Resource::Catalog(names.into_iter().collect()),
+        awaits_keys: false,
     }]
 }
 
@@ -136,6 +141,7 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
     let ports: Vec<ServicePort> = ports.into_values().collect();
     let mut routes = gateways::service_routes(inputs, of);
     routes.extend(splits::routes(inputs, of, &ports));
+    let workloads = workloads::table(inputs, name, &identities, &ports);
     Service {
         name: name.to_owned(),
         addresses,
@@ -146,6 +152,7 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
         tls_routes: gateways::service_tls_routes(inputs, of),
         tcp_routes: gateways::service_tcp_routes(inputs, of),
         split: splits::split(inputs, of),
+        workloads,
     }
 }
 

@@ -6,6 +6,7 @@ mod explained;
 mod kinds;
 mod pods;
 mod unions;
+mod workloads;
 
 use super::*;
 use proptest::prelude::*;
@@ -477,6 +478,7 @@ fn ask(index: &Index, from: &str, to: &str, method: &str, path: &str) -> v1::Exp
         path: path.into(),
         method: method.into(),
         port: 0,
+        ..Default::default()
     };
     index.explain(&request).unwrap()
 }

@@ -4,6 +4,7 @@ use super::peer::{self, Member, Peer};
 use super::session::{AckResult, Session, Violation, bounded};
 use crate::hub::{Forms, Stream};
 use crate::memory_limit;
+use crate::reports::{REPORT_SECONDS, plain};
 use crate::state::MeshState;
 use crate::state::rotation::{is_settled, trust};
 use std::collections::BTreeSet;
@@ -150,6 +151,9 @@ async fn serve(
     let mut authorities = state.authorities();
     let mut terms = state.certificate_terms();
     session.certificates(*terms.borrow_and_update());
+    if state.reports.are_wanted() {
+        session.want_reports(REPORT_SECONDS);
+    }
     let end = loop {
         tokio::select! {
             message = incoming.message() => match message {
@@ -209,11 +213,23 @@ async fn serve(
     }
     state.hub.leave(&stream, session.subscriptions());
     tracing::debug!(identity = %stream.identity, "proxy disconnected");
+    tell(&state, &stream, "gone");
     if let Some(status) = end {
         tracing::info!(identity = %stream.identity, reason = status.message(), "stream ended");
         // The proxy may be gone already.
         let _ = sender.try_send(Err(status));
     }
+}
+
+/// Notes what happened to a proxy, for those who observe the mesh.
+fn tell(state: &MeshState, stream: &Stream, verb: &'static str) {
+    let status = stream.status();
+    let name = match status.instance.is_empty() {
+        true => stream.identity.name(),
+        false => &status.instance,
+    };
+    let reports = &state.reports;
+    reports.happened("proxy", name.to_owned(), verb, stream.identity.as_str());
 }
 
 fn handle(
@@ -243,10 +259,15 @@ fn handle(
                 since.answered();
                 state.metrics.nacks.add(1);
                 tracing::warn!(identity = %stream.identity, nonce, error, "update refused");
+                tell(state, stream, "refused");
                 stream.update_status(|s| s.last_error = error);
             }
             AckResult::Stale => {}
         }
+    }
+    if !message.instance.is_empty() && stream.status().instance.is_empty() {
+        stream.update_status(|s| s.instance = plain(&message.instance));
+        tell(state, stream, "connected");
     }
     if let Some(report) = message.trusts {
         let authority = state.authority();

@@ -1,7 +1,7 @@
 //! The controller's gRPC server: a TLS port for proxies and hosts, a Unix socket for the operator.
 //!
 //! In the order of a connection: `accept` (is there room, TLS, who is it), `router` (which service, and whether
-//! this peer may use it at all), then `certificates`, `config` or `objects`.
+//! this peer may use it at all), then `certificates`, `config`, `telemetry` or `objects`.
 
 pub(crate) mod accept;
 mod certificates;
@@ -10,6 +10,7 @@ mod objects;
 mod peer;
 pub(crate) mod router;
 mod session;
+mod telemetry;
 mod tls;
 mod tokens;
 

@@ -347,6 +347,23 @@ impl v1::objects_server::Objects for ObjectsService {
         self.run(move |state| state.allow(asked)).await
     }
 
+    async fn observed(
+        &self,
+        request: Request<v1::ObservedRequest>,
+    ) -> Result<Response<v1::ObservedResponse>, Status> {
+        if self.actor(&request)? != Actor::Operator {
+            return Err(Status::permission_denied(
+                "only the operator sees who calls whom",
+            ));
+        }
+        let seconds = request.into_inner().seconds.clamp(10, 900);
+        self.run(move |state| {
+            let edges = state.observed(seconds);
+            Ok(v1::ObservedResponse { edges })
+        })
+        .await
+    }
+
     async fn list_revoked(
         &self,
         request: Request<v1::ListRevokedRequest>,
@@ -357,6 +374,22 @@ impl v1::objects_server::Objects for ObjectsService {
             Ok(v1::ListRevokedResponse { revoked })
         })
         .await
+    }
+
+    async fn create_console_session(
+        &self,
+        request: Request<v1::CreateConsoleSessionRequest>,
+    ) -> Result<Response<v1::ConsoleSession>, Status> {
+        if self.actor(&request)? != Actor::Operator {
+            return Err(Status::permission_denied(
+                "only the operator opens sessions of the console",
+            ));
+        }
+        let door = self.state.console.get().ok_or_else(|| {
+            Status::failed_precondition("this controller was started without a console")
+        })?;
+        let session = door(&request.into_inner().user);
+        session.map(Response::new).map_err(Status::unavailable)
     }
 }
 

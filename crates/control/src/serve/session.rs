@@ -78,6 +78,7 @@ pub(crate) struct Session {
     certificates: Option<v1::CertificateTerms>,
     in_flight: Option<InFlight>,
     nonce: u64,
+    report_seconds: u32,
 }
 
 impl Session {
@@ -95,7 +96,13 @@ impl Session {
             certificates: None,
             in_flight: None,
             nonce: 0,
+            report_seconds: 0,
         }
+    }
+
+    /// Wants reports of what the proxy counts so often; said in the first update.
+    pub(crate) fn want_reports(&mut self, seconds: u32) {
+        self.report_seconds = seconds;
     }
 
     pub(crate) fn subscriptions(&self) -> impl Iterator<Item = &Arc<str>> {
@@ -301,6 +308,7 @@ impl Session {
     fn send(&mut self, mut update: v1::ConfigUpdate, names: Vec<Arc<str>>) -> v1::ConfigUpdate {
         self.nonce += 1;
         update.nonce = self.nonce;
+        update.report_seconds = std::mem::take(&mut self.report_seconds);
         self.in_flight = Some(InFlight {
             nonce: self.nonce,
             names,
@@ -322,14 +330,17 @@ impl Session {
         // A name may pass to another identity while it is subscribed to.
         let mine = |e: &EncodedResource| e.owner.as_ref().is_none_or(|o| *o == self.identity);
         let bytes = match lookup(&name).filter(mine) {
+            // It changes when the keys were asked for; until then the proxy goes on with what it has.
+            Some(entry) if entry.awaits_keys => return 0,
             Some(entry) if *held == KnownVersion::Version(entry.version) => return 0,
             Some(entry) => {
                 *held = KnownVersion::Version(entry.version);
-                let bytes = name.len() + entry.body.len();
+                let bytes = name.len() + entry.bytes();
                 update.resources.push(v1::Resource {
                     name: name.to_string(),
                     version: entry.version,
                     body: entry.body,
+                    labels: entry.labels,
                 });
                 bytes
             }
@@ -384,9 +395,11 @@ mod tests {
                 Some(EncodedResource {
                     version: *version,
                     body: Bytes::from_static(b"body"),
+                    labels: Bytes::new(),
                     owner: owner.map(id),
                     service: None,
                     backends: Vec::new(),
+                    awaits_keys: false,
                 })
             }
         }
@@ -463,6 +476,34 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_keeps_what_it_has_while_the_new_one_awaits_keys() {
+        let mesh = Mesh(BTreeMap::from([
+            ("service/a", (2, None)),
+            ("service/b", (2, None)),
+        ]));
+        let awaiting = |name: &str| {
+            let awaits_keys = name == "service/a";
+            let entry = mesh.lookup()(name)?;
+            Some(EncodedResource {
+                awaits_keys,
+                ..entry
+            })
+        };
+        let mut session = Session::new(id("x"));
+        let known = BTreeMap::from([("service/a".to_owned(), 1)]);
+        let wanted = vec!["service/a".to_owned(), "service/b".to_owned()];
+        session
+            .subscribe(wanted, &known, &BTreeSet::new(), awaiting)
+            .unwrap();
+        let update = session.next(awaiting).unwrap();
+        assert_eq!(names(&update), ["service/b"]);
+        assert!(update.removed.is_empty());
+        session.acknowledged(ack(1, ""));
+        session.changed(["service/a".into()]);
+        assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/a"]);
+    }
+
+    #[test]
     fn a_refused_update_is_taken_apart_and_the_bad_one_waits_for_a_change() {
         let mut mesh = Mesh(BTreeMap::from([
             ("service/a", (1, None)),
@@ -533,9 +574,11 @@ mod tests {
             Some(EncodedResource {
                 version: 1,
                 body: Bytes::from(vec![0; 600 * 1024]),
+                labels: Bytes::new(),
                 owner: None,
                 service: None,
                 backends: Vec::new(),
+                awaits_keys: false,
             })
         };
         let mut session = Session::new(id("x"));
@@ -592,9 +635,11 @@ mod tests {
             Some(EncodedResource {
                 version: 1,
                 body: Bytes::from(vec![0; 1024 * 1024]),
+                labels: Bytes::new(),
                 owner: None,
                 service: None,
                 backends: Vec::new(),
+                awaits_keys: false,
             })
         };
         let mut session = Session::new(id("x"));

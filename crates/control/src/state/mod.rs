@@ -9,6 +9,7 @@ mod identity;
 mod keys;
 mod list;
 mod nodes;
+mod past;
 mod place;
 mod presence;
 mod refused;
@@ -25,12 +26,15 @@ use crate::hub::Hub;
 use crate::index::{ClusterCounts, Edit, Index, KeySource, ObjectProblem};
 use crate::metrics::{Metrics, More};
 use crate::objects;
+use crate::reports::Reports;
 use crate::store::{Space, Store, StoreError, Write, WriteOutcome};
+use past::{Known, Past};
 use place::Newest;
 use presence::Presence;
 use rotation::{InStore, Rotation};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 use tokio::sync::watch;
 use tulle_api::v1;
@@ -46,6 +50,9 @@ const MAX_PAGE_BYTES: usize = 1024 * 1024;
 const NODE: &str = "Node";
 /// Key of the trust domain among the settings.
 const TRUST_DOMAIN: &str = "trust-domain";
+
+/// Makes sessions of the console for a user, or says why there is no console. The console stands above this crate.
+pub type ConsoleDoor = Arc<dyn Fn(&str) -> Result<v1::ConsoleSession, String> + Send + Sync>;
 
 pub(crate) struct MeshState {
     store: Arc<dyn Store>,
@@ -68,8 +75,16 @@ pub(crate) struct MeshState {
     key_sources: watch::Sender<BTreeSet<KeySource>>,
     pub(crate) hub: Hub,
     pub(crate) metrics: Metrics,
+    /// Reports of proxies, if anybody wants them.
+    pub(crate) reports: Reports,
+    past: Past,
+    known: Known,
+    /// A cluster's objects have been fed.
+    fed: AtomicBool,
     accounts: Option<Arc<dyn Accounts>>,
     more_metrics: Option<More>,
+    /// Set when the console answers, or is known not to.
+    pub(crate) console: OnceLock<ConsoleDoor>,
 }
 
 impl MeshState {
@@ -119,8 +134,13 @@ impl MeshState {
             key_sources: watch::Sender::default(),
             hub,
             metrics: Metrics::default(),
+            reports: Reports::default(),
+            past: Past::default(),
+            known: Known::default(),
+            fed: AtomicBool::new(true),
             accounts: None,
             more_metrics: None,
+            console: OnceLock::new(),
         };
         state.look_at(&state.index());
         Ok(state)
@@ -150,8 +170,13 @@ impl MeshState {
             key_sources: watch::Sender::default(),
             hub,
             metrics: Metrics::default(),
+            reports: Reports::default(),
+            past: Past::default(),
+            known: Known::default(),
+            fed: AtomicBool::new(false),
             accounts: Some(cluster.accounts.clone()),
             more_metrics: Some(cluster.more_metrics.clone()),
+            console: OnceLock::new(),
         }
     }
 
@@ -167,7 +192,13 @@ impl MeshState {
 
     /// Takes in what an API server says.
     pub(crate) fn feed(&self, edits: Vec<Edit>) {
-        self.change(&mut self.index(), edits, true);
+        let mut index = self.index();
+        if self.fed.swap(true, Ordering::Relaxed) {
+            self.remember(&index, &edits, "");
+        } else {
+            self.begin_past();
+        }
+        self.change(&mut index, edits, true);
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -176,6 +207,11 @@ impl MeshState {
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the index. It is locked meanwhile.
+    pub(crate) fn with_index<T>(&self, ask: impl FnOnce(&Index) -> T) -> T {
+        ask(&self.index())
     }
 
     pub(crate) fn trust_domain(&self) -> TrustDomain {
@@ -229,11 +265,13 @@ impl MeshState {
         }
         let mut index = self.index();
         let found = self.check(&index, actor, &batch)?;
-        let findings = found.into_iter().map(finding).collect();
+        let findings: Vec<_> = found.into_iter().map(finding).collect();
         if dry_run {
+            drop(index);
+            let denied = self.observed_denials(&batch).into_iter().map(finding);
             return Ok(v1::ApplyResponse {
                 results: Vec::new(),
-                findings,
+                findings: findings.into_iter().chain(denied).collect(),
             });
         }
         let mut edits = Vec::new();
@@ -278,6 +316,7 @@ impl MeshState {
                 edits.push(Edit::Put(Box::new(object)));
             }
         }
+        self.remember(&index, &edits, &actor.to_string());
         self.change(&mut index, edits, true);
         Ok(v1::ApplyResponse { results, findings })
     }
@@ -306,6 +345,7 @@ impl MeshState {
         if kind == "Workload" {
             self.newest.forget(name);
         }
+        self.remember(&index, &edits, &actor.to_string());
         self.change(&mut index, edits, true);
         Ok(true)
     }
@@ -403,6 +443,10 @@ impl MeshState {
 
     /// Why a call is allowed or not.
     pub(crate) fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, Refused> {
+        if asked.at_unix_seconds > 0 {
+            #[allow(clippy::cast_precision_loss)] // seconds of this century
+            return self.explain_at(asked, asked.at_unix_seconds as f64);
+        }
         let explained = self.index().explain(asked);
         explained.map_err(|e| Refused::NotFound(e.to_string()))
     }

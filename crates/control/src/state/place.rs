@@ -123,6 +123,7 @@ impl MeshState {
         };
         // A report of a host without a session takes effect when the host is back.
         if !away {
+            self.remember(&index, std::slice::from_ref(&edit), "");
             self.change(&mut index, [edit], false);
         }
         Ok(())

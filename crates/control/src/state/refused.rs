@@ -13,6 +13,15 @@ pub(crate) enum Actor {
     Node(String),
 }
 
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator => f.write_str("operator"),
+            Self::Node(name) => write!(f, "node/{name}"),
+        }
+    }
+}
+
 /// Why a request for a change is refused. The kinds tell what a caller can do about it.
 #[derive(Debug)]
 pub(crate) enum Refused {

@@ -82,6 +82,7 @@ impl MeshState {
         }])?;
         tracing::warn!(what = key, reason = kept.what.reason, "revoked");
         all.insert(key, kept);
+        self.remember(&index, &[edit(&all)], "");
         self.change(&mut index, [edit(&all)], false);
         Ok(answer)
     }
@@ -109,6 +110,7 @@ impl MeshState {
             space: Space::Revoked,
             key: asked.clone(),
         }])?;
+        self.remember(&index, &[edit(&all)], "");
         self.change(&mut index, [edit(&all)], false);
         tracing::warn!(what = asked, "no longer revoked by command");
         Ok(v1::Revocation {

@@ -37,6 +37,7 @@ pub fn config(directory: &Path) -> ControllerConfig {
         metrics: Some("127.0.0.1:0".parse().unwrap()),
         host_away: HOST_AWAY,
         least_key_refresh: LEAST_REFRESH,
+        observe: false,
     }
 }
 

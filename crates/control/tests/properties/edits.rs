@@ -118,6 +118,7 @@ pub(crate) fn pod(
     sidecar: bool,
 ) -> Edit {
     Edit::Pod(Box::new(ClusterPod {
+        workload: std::sync::Arc::default(),
         name: named(name, namespace),
         created: created.to_owned(),
         account: account.into(),

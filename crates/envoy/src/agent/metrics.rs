@@ -4,6 +4,7 @@
 //! identity. It does not count by caller, so only the calling side reports.
 
 use std::fmt::Write;
+use tulle_model::samples::CLUSTER_DOMAIN;
 use tulle_proxy::config::snapshot::{Service, Snapshot};
 
 const REQUESTS: &str = "istio_requests_total";
@@ -72,9 +73,10 @@ fn labels(snapshot: &Snapshot, service: &str, port: u16) -> String {
         false => "none",
     };
     let id = &snapshot.identity;
+    let domain = id.service_account().map_or("", |_| CLUSTER_DOMAIN);
     format!(
         "reporter=\"source\",source_principal=\"{id}\",source_workload=\"{}\",\
-         destination_principal=\"{destination}\",destination_service=\"{service}\",\
+         destination_principal=\"{destination}\",destination_service=\"{service}{domain}\",\
          connection_security_policy=\"{security}\"",
         id.name()
     )

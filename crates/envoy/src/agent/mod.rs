@@ -23,6 +23,7 @@ use tulle_proxy::admin::{Admin, Engine};
 use tulle_proxy::control::client::{self, ControlClient};
 use tulle_proxy::control::file;
 use tulle_proxy::control::publish::{Current, Publisher};
+use tulle_proxy::report::Reporting;
 use tulle_proxy::run as proxy;
 use tulle_proxy::run::{Signals, StartError};
 use tulle_proxy::telemetry::access_log::AccessLog;
@@ -106,7 +107,8 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
         lookups.ask("catalog");
     }
     let client = ControlClient::new(&bootstrap, control.clone(), model);
-    tokio::spawn(client.run(asked));
+    let (wants, wanted) = watch::channel(None);
+    tokio::spawn(client.with_reports(wants).run(asked));
 
     let mut signals = Signals::new().map_err(StartError::System)?;
     let mut envoy = Envoy::start(program, directory, &bootstrap)
@@ -131,6 +133,7 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
     };
     tokio::spawn(admin.clone().serve_loopback(loopback_listener));
     tokio::spawn(admin.clone().serve_metrics(metrics_listener));
+    tokio::spawn(Reporting::new(admin.clone(), &bootstrap, wanted).run());
     tokio::spawn(admin.serve_socket(socket_listener));
     let admin = envoy.admin();
     tokio::spawn(answer_metrics(

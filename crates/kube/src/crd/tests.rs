@@ -269,6 +269,7 @@ fn example(at: &str, schema: &Value) -> Value {
         Some("string") if at == "endpoint" => json!("a:4317"),
         Some("string") => json!("a"),
         _ if at == "headers" => json!({ "a": "b" }),
+        _ if at == "accessLog" => json!(true),
         _ => json!("1"),
     }
 }

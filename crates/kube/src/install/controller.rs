@@ -86,6 +86,10 @@ fn settings() -> Value {
             json!({ "certManager": cert_manager() }),
             when(set("issuer.vault.address"), json!({ "vault": vault() })),
         ),
+        "console": {
+            "enabled": value("console.enabled"),
+            "actions": value("console.actions"),
+        },
         "smiMetrics": when(smi_metrics::is_on(), true.into()),
         "webhookClientCA": when(set("webhook.clientCA"), value("webhook.clientCA")),
     })
@@ -230,7 +234,11 @@ mod tests {
         let pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
         let (options, _) = read(json!({ "webhook": { "clientCA": pem } }));
         assert_eq!(options.webhook_client_ca, pem);
+        let console = json!({ "console": { "enabled": false, "actions": true } });
+        let (options, _) = read(console);
+        assert!(!options.console.enabled && options.console.actions);
         let (options, _) = read(json!({}));
+        assert!(options.console.enabled && !options.console.actions);
         assert!(!options.smi_metrics);
         assert_eq!(options.webhook_client_ca, "");
         let usual: Settings = serde_json::from_value(json!({

@@ -9,6 +9,7 @@ mod availability;
 mod chart;
 pub mod choice;
 mod cni;
+mod console;
 mod controller;
 mod ingress_class;
 mod injector;
@@ -84,6 +85,7 @@ fn templates() -> Vec<Value> {
     })];
     templates.extend(rights::of_controller());
     templates.extend(rights::for_gateways());
+    templates.extend(console::templates());
     templates.extend(rights::to_request());
     templates.extend(rights::to_repair());
     templates.extend(cni::templates());

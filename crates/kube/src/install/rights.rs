@@ -34,6 +34,11 @@ pub(super) fn of_controller() -> Vec<Value> {
         json!({ "apiGroups": [""], "resources": ["services", "pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] }),
+        // Whether whoever opens the console may look at the mesh.
+        when(
+            set("console.enabled"),
+            json!({ "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] }),
+        ),
         // Server-side apply is a patch, and a create where there is nothing yet.
         json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }),
         json!({ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [crate::names::TRUST_BUNDLE], "verbs": ["get", "patch"] }),

@@ -24,6 +24,8 @@ pub struct Values {
     pub images: Images,
     /// The controller.
     pub controller: Controller,
+    /// The web page that shows the mesh (docs/console.md).
+    pub console: Console,
     /// Nodes make the rules of pods, and pods need no NET_ADMIN (docs/kubernetes/cni.md).
     pub cni: Cni,
     /// Settings of all sidecars. Annotations of a pod take precedence for its own (docs/kubernetes.md).
@@ -56,6 +58,7 @@ impl Default for Values {
             },
             images: Images::default(),
             controller: Controller::default(),
+            console: Console::default(),
             cni: Cni::default(),
             sidecar: Sidecar::default(),
             issuer: Issuer::default(),
@@ -63,6 +66,26 @@ impl Default for Values {
             gateways: Gateways::default(),
             webhook: Webhook::default(),
             network_policy: NetworkPolicy::default(),
+        }
+    }
+}
+
+/// The web page that shows the mesh.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Console {
+    /// Proxies report what they count, and `tulle dashboard` opens the page, for users who may get and list
+    /// meshes.tulle.dev. The controller then needs up to 40 MiB more.
+    pub enabled: bool,
+    /// Sessions may change levels of proxies' logs, not only look.
+    pub actions: bool,
+}
+
+impl Default for Console {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            actions: false,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::scrape_window::{Account, Counts, Direction, Way};
 use crate::names::{METRICS_PORT, SIDECAR};
 use crate::pod::Pod;
+use crate::workload;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
@@ -77,10 +78,9 @@ fn belongs(pod: &Pod, namespace: &str) -> Vec<(String, String)> {
         if owner.controller != Some(true) {
             continue;
         }
-        // A Deployment names its ReplicaSets so, and says with which hash.
         if owner.kind == "ReplicaSet"
             && let Some(hash) = pod.labels().get("pod-template-hash")
-            && let Some(name) = owner.name.strip_suffix(&format!("-{hash}"))
+            && let Some(name) = workload::deployment(&owner.name, hash)
         {
             all.push(("Deployment".to_owned(), name.to_owned()));
         }
@@ -185,7 +185,7 @@ fn way(sample: &MetricSample) -> Option<Way> {
     Some(Way {
         direction,
         peer: Account::from_identity(sample.label(other)),
-        service: sample.label("destination_service").to_owned(),
+        service: sample.service().to_owned(),
     })
 }
 

@@ -6,9 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService, Edit};
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
+use tulle_model::resource::Workload;
 
 use crate::inject;
 use crate::metadata::Metadata;
@@ -17,6 +19,7 @@ use crate::names::{
     SIDECAR,
 };
 use crate::pod::Pod;
+use crate::workload;
 
 /// Zones that an endpoint may be meant for, as in Kubernetes.
 const MOST_ZONES: usize = 8;
@@ -97,6 +100,7 @@ struct SeenPod {
     node: String,
     /// The pod has its node's network, and so is no pod of the mesh.
     of_node: bool,
+    workload: Arc<Workload>,
 }
 
 impl SeenSlice {
@@ -317,6 +321,7 @@ impl State {
             egress_gateway: runs(EGRESS_GATEWAY),
             node: spec.node_name.clone().unwrap_or_default(),
             of_node: spec.host_network == Some(true),
+            workload: Arc::new(workload::of_pod(&pod.metadata)),
         };
         // Endpoints name the pod only where it has an address of its own.
         let was_of_node = self.pods.get(&key).is_some_and(|old| old.of_node);
@@ -443,6 +448,7 @@ impl State {
             egress_gateway: pod.egress_gateway,
             node: pod.node.clone(),
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
+            workload: pod.workload.clone(),
         }
     }
 
@@ -954,6 +960,10 @@ mod tests {
         };
         assert_eq!((seen.name.as_str(), &*seen.account), ("web-1.shop", "web"));
         assert_eq!(seen.ports, [8080]);
+        assert_eq!(
+            (seen.workload.kind(), &*seen.workload.name),
+            ("Pod", "web-1")
+        );
         assert!(seen.sidecar && !seen.egress_gateway);
         assert_eq!(seen.locality, "r/a");
         state.node("n1".into(), &node("b"));

@@ -86,6 +86,10 @@ impl Bootstrap {
             );
             report.add(&top.key("workers"), problem, "0 is one for each core");
         }
+        for (field, problem) in self.mesh.access_log_lines.problems() {
+            let at = top.key("mesh").key("accessLogLines").key(field);
+            report.add(&at, problem, "");
+        }
         for (field, problem) in self.mesh.tracing.iter().flat_map(|t| t.problems()) {
             report.add(&top.key("mesh").key("tracing").key(field), problem, "");
         }

@@ -26,7 +26,8 @@ pub use quantity::{
     InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
 };
 pub use set::{
-    EXPIRED, NO_ENDPOINT, NO_TEXT, Problem, SAME_NAME, Severity, TWO_MESHES, UNUSABLE, validate_set,
+    EXPIRED, NO_ENDPOINT, NO_TEXT, OBSERVED, Problem, SAME_NAME, Severity, TWO_MESHES, UNUSABLE,
+    validate_set,
 };
 pub use types::*;
 

@@ -1,6 +1,6 @@
 //! An entry into the mesh for clients outside it.
 
-use super::{InboundRule, Policy, Route, TcpRoute, TlsRoute, is_default};
+use super::{InboundRule, Policy, Route, TcpRoute, TlsRoute, Workload, is_default};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -24,6 +24,9 @@ pub struct Gateway {
     /// Where it runs, widest first: `region/zone`; empty: unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub locality: String,
+    /// The workload of its proxies, for metrics.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub workload: Option<Box<Workload>>,
 }
 
 /// One listening port of a gateway.

@@ -1,6 +1,6 @@
 //! The configuration of the receiving side of a workload's sidecar: ports, callers, rules.
 
-use super::{Filter, HeaderMatch, PathMatch, Protocol, RateLimit, is_default};
+use super::{Filter, HeaderMatch, PathMatch, Protocol, RateLimit, Workload, is_default};
 use crate::identity::SpiffeId;
 use crate::network::Network;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ pub struct Inbound {
     /// Where this workload runs, widest first: `region/zone` or `region/zone/node`; empty: unknown.
     #[serde(default, skip_serializing_if = "is_default")]
     pub locality: String,
+    /// The workload that this is for, for metrics.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub workload: Option<Box<Workload>>,
 }
 
 /// A port of the application behind the sidecar.

@@ -7,6 +7,7 @@
 //! not take the rest for the whole. Fields with their default value are not written, so a proxy of the
 //! version before understands everything that it could do.
 
+mod access_log;
 mod collector;
 mod collector_address;
 mod egress;
@@ -18,7 +19,9 @@ mod route;
 mod service;
 mod telemetry;
 mod traffic;
+mod workload;
 
+pub use access_log::{EVERY_REQUEST_PPM, LogLines};
 pub use collector::{Collector, OtlpProtocol};
 pub use collector_address::CollectorAddress;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls, is_for};
@@ -38,6 +41,7 @@ pub use traffic::{
     Affinity, Balancer, Breaker, ConnectionLimits, HashKey, HealthCheck, Locality, Outlier, Retry,
     Traffic,
 };
+pub use workload::{KnownWorkload, ResourceLabels, Workload, Workloads};
 
 use crate::identity::{SpiffeId, TrustDomain};
 use serde::{Deserialize, Serialize};
@@ -67,8 +71,11 @@ pub struct MeshSettings {
     pub strict_mtls: bool,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub log_level: String,
-    /// One JSON line per request.
+    /// One line per request.
     pub access_log: bool,
+    /// Which requests those are, and how a line is written.
+    #[serde(skip_serializing_if = "is_default")]
+    pub access_log_lines: LogLines,
     /// How long to wait for the first bytes before a connection is taken for opaque TCP.
     pub detect_timeout_ms: u32,
     /// Longest time from the first byte of a head to its end.
@@ -100,6 +107,9 @@ pub struct MeshSettings {
     /// Metrics and lines of the access log for a collector; `None`: none are sent.
     #[serde(skip_serializing_if = "is_default")]
     pub otlp: Option<Box<Otlp>>,
+    /// Labels and names of metrics.
+    #[serde(skip_serializing_if = "is_default")]
+    pub metrics: MetricSettings,
     /// Certificates that are refused although they are valid.
     #[serde(skip_serializing_if = "is_default")]
     pub revoked: Revoked,
@@ -107,6 +117,21 @@ pub struct MeshSettings {
     /// allows.
     #[serde(skip_serializing_if = "is_default")]
     pub strict_namespaces: BTreeSet<String>,
+}
+
+/// Chooses labels and names of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MetricSettings {
+    /// Only the labels that version 0.1 had.
+    #[serde(skip_serializing_if = "is_default")]
+    pub compact: bool,
+    /// No histograms of the sizes of requests and responses.
+    #[serde(skip_serializing_if = "is_default")]
+    pub without_sizes: bool,
+    /// Requests are counted under OSM's names, too.
+    #[serde(skip_serializing_if = "is_default")]
+    pub osm_names: bool,
 }
 
 /// Most header fields that a head may be allowed to have. Proxies read 144 of HTTP/1.1, of which they add
@@ -140,6 +165,7 @@ impl Default for MeshSettings {
             strict_mtls: true,
             log_level: "info".into(),
             access_log: false,
+            access_log_lines: LogLines::default(),
             detect_timeout_ms: 100,
             header_timeout_ms: 10_000,
             idle_timeout_ms: 300_000,
@@ -153,6 +179,7 @@ impl Default for MeshSettings {
             dns: false,
             tracing: None,
             otlp: None,
+            metrics: MetricSettings::default(),
             revoked: Revoked::default(),
             strict_namespaces: BTreeSet::new(),
         }

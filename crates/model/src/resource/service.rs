@@ -1,7 +1,8 @@
 //! A destination: what a client needs to reach it and to know it is the right one.
 
 use super::{
-    Filter, Protocol, Route, Target, TcpRoute, TlsRoute, Traffic, is_default, is_one, one,
+    Filter, Protocol, Route, Target, TcpRoute, TlsRoute, Traffic, Workloads, is_default, is_one,
+    one,
 };
 use crate::identity::SpiffeId;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Service {
     /// (SMI TrafficSplit); a backend's port 0 is the port that was asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub split: Vec<Target>,
+    /// The workloads behind its endpoints, for metrics.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub workloads: Workloads,
 }
 
 impl Service {

@@ -7,15 +7,14 @@
 
 use crate::admin::probe;
 use crate::codec::exposition::merge;
-use http_body_util::{BodyExt, Empty};
-use hyper::body::{Bytes, Incoming};
+use crate::control::dial::{self, Stream};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tulle_model::bootstrap::{ApplicationMetrics, Bootstrap};
 use tulle_net::socket;
@@ -93,30 +92,24 @@ impl Scraper {
         let stream = socket::connect_from_loopback(self.address).await;
         let stream = stream.map_err(|e| format!("no connection: {e}"))?;
         match self.source.tls {
-            false => self.get(stream).await,
+            false => self.get(Box::new(stream)).await,
             true => {
                 let tls = probe::tls_of(stream, self.address.ip()).await;
-                self.get(tls.map_err(|e| format!("no TLS: {e}"))?).await
+                let tls = tls.map_err(|e| format!("no TLS: {e}"))?;
+                self.get(Box::new(tls)).await
             }
         }
     }
 
-    async fn get<S>(&self, stream: S) -> Result<String, String>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn get(&self, stream: Box<dyn Stream>) -> Result<String, String> {
         let failed = |e: hyper::Error| format!("no answer: {e}");
         let request = Request::get(self.source.path.as_str())
             .header(HOST, self.address.to_string())
             .header(USER_AGENT, "tulle-proxy")
             .header(ACCEPT, "text/plain;version=0.0.4");
-        let request = request.body(Empty::<Bytes>::new());
+        let request = request.body(Full::default());
         let request = request.map_err(|e| format!("its path is not valid: {e}"))?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-        let (mut sender, connection) = handshake.await.map_err(failed)?;
-        // It ends when its answer has been read or dropped.
-        tokio::spawn(connection);
-        let answer = sender.send_request(request).await.map_err(failed)?;
+        let answer = dial::ask(stream, request).await.map_err(failed)?;
         if answer.status() != StatusCode::OK {
             return Err(format!("it answers {}", answer.status()));
         }

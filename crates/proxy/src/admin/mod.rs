@@ -5,11 +5,13 @@
 //! elsewhere and answers nothing else; so has health, with the application's own checks.
 
 pub(crate) mod application_metrics;
+pub(crate) mod metrics_body;
 pub(crate) mod probe;
 pub mod redirected;
 pub mod wait;
 
 use crate::admin::application_metrics::Scraper;
+use crate::admin::metrics_body::MetricsBody;
 use crate::admin::probe::Probes;
 use crate::balance;
 use crate::context::Recent;
@@ -17,7 +19,7 @@ use crate::control::publish::Current;
 use crate::dns::Dns;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::export_totals::ExportTotals;
-use crate::telemetry::metrics::WorkerReport;
+use crate::telemetry::metrics::{TrafficText, WorkerReport};
 use crate::telemetry::outside_peers;
 use crate::telemetry::tap::Tap;
 use crate::worker::Command;
@@ -36,6 +38,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
+use tulle_model::resource::MetricSettings;
 use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places, Stage, node_class};
 
 /// Connections of a port served at a time. [`tulle_net::places`] decides who gives way.
@@ -48,10 +51,10 @@ const CONNECTIONS: PlaceLimits = PlaceLimits {
 /// client that reads nothing must not keep a place for ever.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// Query of a scrape that wants the proxy's metrics without the application's.
+/// Query of the mesh's own commands and controller, which want neither the application's metrics nor all labels.
 const ONLY_PROXY: &str = "only=proxy";
 
-type Body = Either<Full<Bytes>, Tap>;
+type Body = Either<Full<Bytes>, Either<Tap, MetricsBody>>;
 
 /// State that administration can see.
 #[derive(Clone)]
@@ -149,7 +152,7 @@ impl Admin {
                 place.reach(Stage::Served);
                 let response = admin.answer(request, access).await;
                 // A tap keeps streaming; after any other answer the connection is silent.
-                if let Either::Left(_) = response.body() {
+                if !matches!(response.body(), Either::Right(Either::Left(_))) {
                     place.reach(Stage::Silent);
                 }
                 Ok::<_, Infallible>(response)
@@ -196,20 +199,28 @@ impl Admin {
         }
         match path {
             "/metrics" => {
-                let mut out = self.metrics().await;
+                let short = request.uri().query() == Some(ONLY_PROXY);
+                let (text, mut out) = self.metrics(short).await;
                 // The mesh's own commands and controller never ask for the application's metrics.
-                let own = access != Access::Metrics || request.uri().query() == Some(ONLY_PROXY);
+                let own = access != Access::Metrics || short;
                 if let Some(application) = self.application.as_ref().filter(|_| !own) {
                     application.append(&mut out, request.headers()).await;
                 }
-                respond(StatusCode::OK, "text/plain; version=0.0.4", out)
+                let body = MetricsBody {
+                    text,
+                    rest: Some(out),
+                };
+                let mut response =
+                    respond(StatusCode::OK, "text/plain; version=0.0.4", String::new());
+                *response.body_mut() = Either::Right(Either::Right(body));
+                response
             }
             "/ready" => self.ready().await,
             "/live" => text(StatusCode::OK, "live\n"),
-            "/config" => self.config(),
+            "/config" => json(&self.config()),
             "/certificates" => self.certificates(),
             "/errors" => self.errors().await,
-            "/endpoints" => self.endpoints().await,
+            "/endpoints" => json(&self.endpoints().await),
             "/outside" => self.outside().await,
             "/tap" => self.tap(),
             _ if access == Access::Change => {
@@ -229,15 +240,21 @@ impl Admin {
         }
     }
 
-    /// The proxy's own metrics as Prometheus text.
-    pub(crate) async fn metrics(&self) -> String {
+    /// Returns all of the proxy's own metrics as Prometheus text.
+    pub(crate) async fn metrics_page(&self) -> String {
+        let (traffic, rest) = self.metrics(false).await;
+        traffic.chain([rest]).collect()
+    }
+
+    /// Returns the traffic, and all other metrics. A short answer has few labels and no sizes.
+    async fn metrics(&self, short: bool) -> (TrafficText, String) {
         let mut report = WorkerReport::default();
         for worker in self.workers.iter() {
             if let Some(part) = ask(worker, Command::Metrics).await {
                 report.merge(part);
             }
         }
-        let mut out = report.encode();
+        let mut out = String::new();
         let (snapshot, refused) = (self.current.get(), self.current.refused());
         let valid = snapshot.tls.as_ref().map(|t| t.identity().not_after());
         let seconds = valid
@@ -273,7 +290,15 @@ impl Admin {
                 out.push_str(&answer.await.unwrap_or_default());
             }
         }
-        out
+        let settings = match short {
+            true => MetricSettings {
+                compact: true,
+                without_sizes: true,
+                osm_names: false,
+            },
+            false => snapshot.mesh.metrics,
+        };
+        (report.into_text(settings), out)
     }
 
     async fn ready(&self) -> Response<Body> {
@@ -326,7 +351,8 @@ impl Admin {
         }
     }
 
-    fn config(&self) -> Response<Body> {
+    /// Returns the configuration in force as `/config` shows it.
+    pub(crate) fn config(&self) -> serde_json::Value {
         let snapshot = self.current.get();
         let services: serde_json::Map<_, _> = snapshot
             .services
@@ -359,7 +385,7 @@ impl Admin {
                 "service": &*i.service, "ports": ports, "policy": i.policy.summary(),
             })
         });
-        json(&serde_json::json!({
+        serde_json::json!({
             "identity": snapshot.identity,
             "generation": snapshot.generation,
             "refused": self.current.refused(),
@@ -370,7 +396,7 @@ impl Admin {
             "gateways": snapshot.gateways.keys().collect::<Vec<_>>(),
             "egress": snapshot.egress.as_ref().map(|e| e.rule_names()),
             "addresses": snapshot.addresses,
-        }))
+        })
     }
 
     fn certificates(&self) -> Response<Body> {
@@ -404,19 +430,20 @@ impl Admin {
         }))
     }
 
-    async fn endpoints(&self) -> Response<Body> {
+    /// Returns the endpoints of what was called as `/endpoints` shows them.
+    pub(crate) async fn endpoints(&self) -> serde_json::Value {
         let mut views = Vec::new();
         for worker in self.workers.iter() {
             views.extend(ask(worker, Command::Endpoints).await);
         }
-        json(&balance::show::endpoints(&self.current.get(), views))
+        balance::show::endpoints(&self.current.get(), views)
     }
 
     /// Streams one JSON object a line until the watcher leaves or the time limit is reached.
     fn tap(&self) -> Response<Body> {
         match self.log.taps().watch() {
             Some(tap) => {
-                let mut response = Response::new(Either::Right(tap));
+                let mut response = Response::new(Either::Right(Either::Left(tap)));
                 let kind = hyper::header::HeaderValue::from_static("application/x-ndjson");
                 response
                     .headers_mut()
@@ -448,7 +475,8 @@ impl Admin {
     }
 }
 
-async fn ask<T>(
+/// Asks a worker. One that has ended gives no answer.
+pub(crate) async fn ask<T>(
     worker: &UnboundedSender<Command>,
     command: impl FnOnce(oneshot::Sender<T>) -> Command,
 ) -> Option<T> {

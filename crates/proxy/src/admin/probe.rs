@@ -5,10 +5,10 @@
 //! gRPC when it is serving; certificates are not verified.
 
 use crate::control::dial::{self, Stream};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HOST, USER_AGENT};
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
@@ -17,7 +17,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tulle_api::grpc_health::HealthCheckRequest;
 use tulle_api::grpc_health::health_check_response::ServingStatus;
@@ -70,16 +69,11 @@ impl Probes {
                 let stream = self.connect(*port).await.map_err(failed)?;
                 let host = SocketAddr::new(self.application, *port).to_string();
                 let request = request(path, &host, headers).map_err(failed)?;
-                match tls {
-                    false => get(stream, request).await,
-                    true => {
-                        get(
-                            tls_of(stream, self.application).await.map_err(failed)?,
-                            request,
-                        )
-                        .await
-                    }
-                }
+                let stream: Box<dyn Stream> = match tls {
+                    false => Box::new(stream),
+                    true => Box::new(tls_of(stream, self.application).await.map_err(failed)?),
+                };
+                get(stream, request).await
             }
             ProbeCheck::Grpc { port, service } => self.grpc(*port, service).await,
         }
@@ -122,13 +116,11 @@ fn failed(why: impl Display) -> (StatusCode, String) {
     (unwell(), why.to_string())
 }
 
-type Body = http_body_util::Empty<Bytes>;
-
 fn request(
     path: &str,
     host: &str,
     headers: &[ProbeHeader],
-) -> Result<Request<Body>, hyper::http::Error> {
+) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
     let mut request = Request::get(path);
     if !headers.iter().any(|h| h.name.eq_ignore_ascii_case("host")) {
         request = request.header(HOST, host);
@@ -142,19 +134,15 @@ fn request(
     for header in headers {
         request = request.header(&header.name, &header.value);
     }
-    request.body(Body::new())
+    request.body(Full::default())
 }
 
-async fn get<S>(stream: S, request: Request<Body>) -> Result<(), (StatusCode, String)>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(failed)?;
-    // It ends with the answer's last part, or when the answer is dropped: its content is not
-    // needed, and a kubelet reads little of it either.
-    tokio::spawn(connection);
-    let answer = sender.send_request(request).await.map_err(failed)?;
+/// The content of the answer is not needed, and a kubelet reads little of it either.
+async fn get(
+    stream: Box<dyn Stream>,
+    request: Request<Full<Bytes>>,
+) -> Result<(), (StatusCode, String)> {
+    let answer = dial::ask(stream, request).await.map_err(failed)?;
     match answer.status() {
         well if well.is_success() || well.is_redirection() => Ok(()),
         status => Err((status, format!("it answers {status}"))),

@@ -13,7 +13,7 @@ pub(crate) mod show;
 
 pub use choose::EndpointHint;
 
-use crate::config::snapshot::{Service, ServicePort, Snapshot};
+use crate::config::snapshot::{KnownWorkload, Service, ServicePort, Snapshot};
 use crate::config::traffic::breaker::{BreakerProbe, BreakerVerdict};
 use crate::config::traffic::limits::{LimitPermits, PortLimits, RetryPlace, TooMany};
 use crate::config::traffic::retry::Policy;
@@ -34,7 +34,7 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tulle_model::resource::{Affinity, Balancer, Protocol, Traffic};
+use tulle_model::resource::{Affinity, Balancer, Protocol, Traffic, Workload};
 use tulle_transport::StreamKind;
 
 /// Endpoints tried before a connection attempt is given up.
@@ -64,6 +64,8 @@ pub struct Port {
     pub http: Rc<RequestSeries>,
     /// Opaque connections to it.
     pub tcp: Rc<RequestSeries>,
+    /// The same for each of its workloads; none if there is at most one.
+    by_workload: Box<[WorkloadSeries]>,
     endpoints: Vec<Rc<Upstream>>,
     next: Cell<usize>,
     chooser: Option<Box<Chooser>>,
@@ -76,6 +78,15 @@ pub struct Port {
     names: OnceCell<Box<[u64]>>,
     /// For its checks, which go on when the configuration changes.
     in_force: Rc<InForce>,
+}
+
+/// Counters of what one of a port's workloads was asked.
+pub struct WorkloadSeries {
+    workload: Arc<Workload>,
+    /// Requests to it.
+    pub http: Rc<RequestSeries>,
+    /// Opaque connections to it.
+    pub tcp: Rc<RequestSeries>,
 }
 
 /// The ports of the configuration in force, for what outlives one.
@@ -233,17 +244,34 @@ impl Port {
                 own: false,
             });
             upstream.apply_traffic_policy(traffic);
+            upstream.set_workload(service.workload_of(port, *index).map(|k| &k.workload));
             upstream
         };
         let endpoints: Vec<_> = order.iter().map(upstream).collect();
-        let labels = |tcp| Labels {
+        let labels = |known: Option<&KnownWorkload>, tcp| Labels {
             reporter: Reporter::Source,
             source: Some(snapshot.identity.clone()),
+            source_workload: snapshot.workload().cloned(),
             destination_service: service.name.clone(),
-            destination: service.identities.first().cloned(),
+            destination: match known {
+                Some(known) => Some(known.identity.clone()),
+                None => service.identities.first().cloned(),
+            },
+            destination_workload: known.map(|known| known.workload.clone()),
             mutual_tls: port.endpoints.iter().all(|e| e.mutual_tls),
             tcp,
         };
+        let workloads = service.workloads_of(port);
+        let (only, several) = match &*workloads {
+            [only] => (Some(*only), &[] as &[&KnownWorkload]),
+            several => (None, several),
+        };
+        let by_workload = several.iter().map(|known| WorkloadSeries {
+            workload: known.workload.clone(),
+            http: context.metrics.series(labels(Some(known), false)),
+            tcp: context.metrics.series(labels(Some(known), true)),
+        });
+        let by_workload = by_workload.collect();
         // Workers and proxies must not all begin with the same endpoint.
         let first = usize::try_from(context.random()).unwrap_or_default();
         let ewma = traffic.is_some_and(|t| t.balancer == Balancer::Ewma);
@@ -251,8 +279,9 @@ impl Port {
             service: service.name.clone(),
             number,
             protocol: port.protocol,
-            http: context.metrics.series(labels(false)),
-            tcp: context.metrics.series(labels(true)),
+            http: context.metrics.series(labels(only, false)),
+            tcp: context.metrics.series(labels(only, true)),
+            by_workload,
             next: Cell::new(first.checked_rem(endpoints.len()).unwrap_or_default()),
             chooser: Chooser::new(&port.endpoints, &order, ends, shared),
             guarded: shared.is_some_and(|s| s.is_guarded() || s.checks.is_some()),
@@ -262,6 +291,12 @@ impl Port {
             names: OnceCell::new(),
             endpoints,
         })
+    }
+
+    /// Returns the counters for an endpoint, if they are other than the port's own.
+    pub fn series_of(&self, upstream: &Upstream) -> Option<&WorkloadSeries> {
+        let mut all = self.by_workload.iter();
+        all.find(|series| upstream.is_of(&series.workload))
     }
 
     /// How many endpoints there are.

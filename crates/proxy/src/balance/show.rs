@@ -3,6 +3,7 @@
 use super::Port;
 use crate::config::snapshot::Snapshot;
 use crate::config::traffic::shared::{Shared, WHOLE, now};
+use crate::telemetry::metrics::ServiceName;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -111,11 +112,13 @@ pub fn metrics(snapshot: &Snapshot, out: &mut String) {
         }
     }
     rows.sort_by_key(|(service, port, _)| (*service, *port));
+    let of_cluster = snapshot.identity.service_account().is_some();
     let mut family =
         |name: &str, kind: &str, help: &str, value: &dyn Fn(&Shared) -> Option<u64>| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for (service, port, shared) in &rows {
                 if let Some(value) = value(shared) {
+                    let service = ServiceName::new(service, of_cluster).host;
                     let _ = writeln!(
                         out,
                         "{name}{{destination_service=\"{service}\",port=\"{port}\"}} {value}"

@@ -6,7 +6,7 @@ use crate::config::route::{HostMatch, RouteTable};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tulle_model::resource::{self, ListenerProtocol};
+use tulle_model::resource::{self, ListenerProtocol, Workload};
 use tulle_net::clock;
 use tulle_tls::outside::OutsideServer;
 
@@ -24,6 +24,8 @@ pub struct Gateway {
     pub connections: ConnectionRoutes,
     /// Its location: `region/zone`; empty: unknown.
     pub locality: String,
+    /// Its workload; `None`: unknown.
+    pub workload: Option<Arc<Workload>>,
     /// See [`ConnectionContext::claim_headers`](crate::decision::ConnectionContext::claim_headers): those of all listeners.
     pub claim_headers: Vec<String>,
 }
@@ -96,6 +98,7 @@ impl Gateway {
             routes: RouteTable::compile(&gateway.routes)?,
             connections: ConnectionRoutes::compile(&gateway.tls_routes, &gateway.tcp_routes),
             locality: gateway.locality.clone(),
+            workload: Workload::shown(gateway.workload.as_deref()),
         })
     }
 

@@ -11,11 +11,12 @@ use crate::config::inbound_rules::InboundRules;
 use crate::config::route::RouteTable;
 use crate::config::traffic::shared::Shared;
 use crate::filter::rate_limit::Bucket;
-use std::collections::{HashMap, HashSet};
+use crate::telemetry::log_rules::LogRules;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Revoked};
+use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Revoked, Workload};
 use tulle_tls::outside::OutsideClient;
 
 /// Everything a worker needs to know.
@@ -29,6 +30,8 @@ pub struct Snapshot {
     pub mesh: MeshSettings,
     /// Revoked certificates, taken from the settings, where they are left empty.
     pub revoked: Arc<Revoked>,
+    /// How the access log is written; `None`: it is off.
+    pub access_log: Option<Arc<LogRules>>,
     /// Certificates; `None` until the first one is issued.
     pub tls: Option<tulle_tls::Context>,
     /// Destinations by name.
@@ -68,6 +71,16 @@ pub struct Service {
     pub connections: Option<Box<ConnectionRoutes>>,
     /// Traffic split of requests that no route takes.
     pub split: Option<Box<Targets>>,
+    /// Workloads behind its endpoints.
+    pub workloads: Box<[Option<KnownWorkload>]>,
+}
+
+/// A workload behind endpoints of a service.
+pub struct KnownWorkload {
+    /// Its description.
+    pub workload: Arc<Workload>,
+    /// Its identity.
+    pub identity: SpiffeId,
 }
 
 /// A port of a destination.
@@ -80,6 +93,8 @@ pub struct ServicePort {
     pub endpoints: Vec<Endpoint>,
     /// Its traffic policy, and the state that workers share; `None`: the defaults.
     pub shared: Option<Arc<Shared>>,
+    /// For each endpoint the place of its workload: see [`resource::Workloads`].
+    pub workloads: Box<[u16]>,
 }
 
 /// Whether it is the application behind this proxy.
@@ -92,6 +107,8 @@ pub struct Inbound {
     pub policy: Policy,
     /// Its location: `region/zone`; empty: unknown.
     pub locality: String,
+    /// Its workload; `None`: unknown.
+    pub workload: Option<Arc<Workload>>,
 }
 
 /// A port of the application.
@@ -137,6 +154,7 @@ impl Snapshot {
             identity,
             mesh: MeshSettings::default(),
             revoked: Arc::default(),
+            access_log: None,
             tls: None,
             services: HashMap::new(),
             addresses: HashMap::new(),
@@ -158,6 +176,16 @@ impl Snapshot {
             }
             _ => format!("Mesh {mesh}"),
         }
+    }
+
+    /// Sets the settings of the mesh.
+    ///
+    /// # Errors
+    /// The access log's format cannot be read; nothing has changed.
+    pub fn set_mesh(&mut self, mesh: MeshSettings) -> Result<(), String> {
+        self.access_log = LogRules::compile(&mesh)?.map(Arc::new);
+        self.mesh = mesh;
+        Ok(())
     }
 
     /// Compiles a resource and replaces the one of the same name.
@@ -182,13 +210,14 @@ impl Snapshot {
                     let roots = OutsideClient::new(&tracing.roots);
                     roots.map_err(|e| unusable(format!("tracing: {e}")))?;
                 }
-                if mesh.revoked != *self.revoked {
-                    self.revoked = Arc::new(mesh.revoked.clone());
-                }
-                self.mesh = MeshSettings {
+                let settings = MeshSettings {
                     revoked: Revoked::default(),
                     ..mesh.clone().of_workload(&self.identity)
                 };
+                self.set_mesh(settings).map_err(unusable)?;
+                if mesh.revoked != *self.revoked {
+                    self.revoked = Arc::new(mesh.revoked.clone());
+                }
             }
             Resource::Service(service) => {
                 let before = self.services.get(&service.name).map(|s| &**s);
@@ -274,6 +303,13 @@ impl Snapshot {
         known.next().unwrap_or_default()
     }
 
+    /// Returns the workload of this proxy, or of its gateway; `None`: unknown.
+    pub fn workload(&self) -> Option<&Arc<Workload>> {
+        let gateways = self.gateways.values().filter_map(|g| g.workload.as_ref());
+        let inbound = self.inbound.iter().filter_map(|i| i.workload.as_ref());
+        inbound.chain(gateways).next()
+    }
+
     /// Returns the service of this proxy: that of its application, or a gateway.
     pub fn service(&self) -> &str {
         let inbound = self.inbound.as_ref().map(|i| &*i.service);
@@ -309,6 +345,18 @@ fn unless(fine: bool, what: &str) -> Result<(), String> {
     Err(format!("this proxy does not support: {what}"))
 }
 
+/// Takes over the table of workloads. One that cannot be shown stays unknown, in its place.
+fn known_workloads(service: &resource::Service) -> Box<[Option<KnownWorkload>]> {
+    let known = service.workloads.known.iter().map(|known| {
+        let identity = service.identities.get(usize::from(known.identity));
+        Some(KnownWorkload {
+            workload: Workload::shown(Some(&known.workload))?,
+            identity: identity.cloned()?,
+        })
+    });
+    known.collect()
+}
+
 impl Service {
     /// Compiles a service as clients of this namespace see it.
     fn compile(
@@ -327,10 +375,12 @@ impl Service {
             name: service.name.as_str().into(),
             addresses: service.addresses.clone().into(),
             identities: service.identities.clone().into(),
+            workloads: known_workloads(service),
             ports: service
                 .ports
                 .iter()
-                .map(|p| {
+                .enumerate()
+                .map(|(place, p)| {
                     let old = before.and_then(|s| s.port(p.port));
                     let old = old.and_then(|o| Some((o.shared.as_deref()?, &*o.endpoints)));
                     Ok(ServicePort {
@@ -338,6 +388,7 @@ impl Service {
                         protocol: p.protocol,
                         endpoints: p.endpoints.clone(),
                         shared: Shared::new(p, old)?,
+                        workloads: service.workloads.of_port(place).into(),
                     })
                 })
                 .collect::<Result<_, String>>()?,
@@ -355,6 +406,23 @@ impl Service {
                 Box::new(Targets::new(&name, &service.split))
             }),
         })
+    }
+
+    /// Returns the workload behind an endpoint of a port.
+    pub fn workload_of(&self, port: &ServicePort, endpoint: usize) -> Option<&KnownWorkload> {
+        let place = resource::Workloads::place(&port.workloads, endpoint)?;
+        self.workloads.get(place)?.as_ref()
+    }
+
+    /// Returns the workloads behind a port, each of them once.
+    pub fn workloads_of(&self, port: &ServicePort) -> Vec<&KnownWorkload> {
+        let places = 0..port.endpoints.len();
+        let places = places.filter_map(|e| resource::Workloads::place(&port.workloads, e));
+        let places: BTreeSet<usize> = places.collect();
+        let known = places
+            .into_iter()
+            .filter_map(|place| self.workloads.get(place));
+        known.flatten().collect()
     }
 
     /// A port by number.
@@ -394,6 +462,7 @@ impl Inbound {
                 .collect::<Result<_, _>>()?,
             policy: Policy::compile(&inbound.policy)?,
             locality: inbound.locality.clone(),
+            workload: Workload::shown(inbound.workload.as_deref()),
         })
     }
 

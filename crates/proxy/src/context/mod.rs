@@ -12,6 +12,7 @@ use crate::config::snapshot::Snapshot;
 use crate::config::traffic::retry::RetryBudgets;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::export_totals::ExportTotals;
+use crate::telemetry::log_rules::LogRules;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::outside_peers::OutsidePeers;
 use crate::telemetry::reason::{Failure, Reason};
@@ -22,6 +23,7 @@ use peers::Peers;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,6 +45,9 @@ pub struct Recent {
     pub source: String,
     /// Service called, or `unknown`.
     pub destination: String,
+    /// Request method, if known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub method: String,
     /// Request target, if known.
     pub path: String,
     /// Status answered; 0 for TCP.
@@ -51,6 +56,25 @@ pub struct Recent {
     pub reason: &'static str,
     /// Facts an operator needs to know.
     pub detail: String,
+    /// The endpoint that was asked, if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<SocketAddr>,
+    /// Status of a gRPC call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<u8>,
+}
+
+/// Facts about a request that failed.
+#[derive(Default)]
+pub struct RequestFacts<'a> {
+    /// Method.
+    pub method: &'a [u8],
+    /// Target.
+    pub target: &'a [u8],
+    /// The endpoint that was asked.
+    pub upstream: Option<SocketAddr>,
+    /// Status of a gRPC call.
+    pub grpc: Option<u8>,
 }
 
 /// The snapshot in force, as one worker lends it to its tasks: counting these costs no atomic operation.
@@ -86,6 +110,8 @@ pub struct WorkerContext {
     pub lookups: Option<Lookups>,
     snapshot: RefCell<Rc<Present>>,
     recent: RefCell<VecDeque<Recent>>,
+    /// Failures that applications answered with. They are no failures of ours, so only the controller hears of them.
+    answered: RefCell<VecDeque<Recent>>,
     random: Cell<u64>,
     open: Cell<u64>,
     draining: Cell<bool>,
@@ -120,11 +146,13 @@ impl WorkerContext {
         lookups: Option<Lookups>,
     ) -> Rc<Self> {
         moderate(&snapshot);
+        let metrics = Metrics::default();
+        metrics.set(snapshot.mesh.metrics);
         Rc::new(Self {
             deadlines: Deadlines::new(),
             admission: Admission::default(),
             peers: Rc::default(),
-            metrics: Metrics::default(),
+            metrics,
             outside: OutsidePeers::default(),
             log,
             spans: span::Ring::new(spans),
@@ -132,6 +160,7 @@ impl WorkerContext {
             lookups,
             snapshot: RefCell::new(Rc::new(Present(snapshot))),
             recent: RefCell::default(),
+            answered: RefCell::default(),
             random: Cell::new(seed()),
             open: Cell::new(0),
             draining: Cell::new(false),
@@ -147,6 +176,7 @@ impl WorkerContext {
     /// Puts another snapshot in force. Who waits for that is told by `notify`.
     pub fn set_snapshot(&self, snapshot: Arc<Snapshot>) {
         moderate(&snapshot);
+        self.metrics.set(snapshot.mesh.metrics);
         self.snapshot.replace(Rc::new(Present(snapshot)));
     }
 
@@ -155,14 +185,21 @@ impl WorkerContext {
         self.changed.notify_waiters();
     }
 
-    /// Whether the access log is written.
-    pub fn writes_log(&self) -> bool {
-        self.snapshot.borrow().mesh.access_log
+    /// Returns how the access log is written; `None`: it is off.
+    pub fn log_rules(&self) -> Option<Arc<LogRules>> {
+        self.snapshot.borrow().access_log.clone()
     }
 
-    /// Whether the access log or a watcher needs a line for each request.
+    /// Returns the same for something without an id that could decide whether it is sampled.
+    pub fn log_rules_at_random(&self) -> Option<Arc<LogRules>> {
+        let random = self.random();
+        self.log_rules()
+            .filter(|lines| lines.samples_number(random))
+    }
+
+    /// Whether the access log or a watcher may need lines.
     pub fn logs(&self) -> bool {
-        self.log.wanted(self.writes_log())
+        self.log.wanted(self.snapshot.borrow().access_log.is_some())
     }
 
     /// Returns the epoch of the certificates in use.
@@ -211,6 +248,13 @@ impl WorkerContext {
         self.recent.borrow().iter().cloned().collect()
     }
 
+    /// Failures after that time, also those that applications answered with.
+    pub fn failures_since(&self, time: f64) -> Vec<Recent> {
+        let (recent, answered) = (self.recent.borrow(), self.answered.borrow());
+        let all = recent.iter().chain(answered.iter());
+        all.filter(|r| r.time > time).cloned().collect()
+    }
+
     /// Returns a random number, good enough for balancing and ids, but not for keys.
     pub fn random(&self) -> u64 {
         // splitmix64
@@ -231,6 +275,24 @@ impl WorkerContext {
         code: u16,
         failure: &Failure,
     ) {
+        let facts = RequestFacts {
+            target: path,
+            ..RequestFacts::default()
+        };
+        self.request_failed(source, destination, &facts, code, failure);
+    }
+
+    /// Remembers a request that failed for `/errors`. Without a reason it is the application's own answer, which only
+    /// the controller hears of.
+    #[cold]
+    pub fn request_failed(
+        &self,
+        source: Option<&str>,
+        destination: &str,
+        facts: &RequestFacts<'_>,
+        code: u16,
+        failure: &Failure,
+    ) {
         // A client that leaves is no failure of ours, and would push out other entries.
         if failure.reason == Reason::ClientClosed {
             return;
@@ -238,16 +300,26 @@ impl WorkerContext {
         let time = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        let shown = path.get(..256).unwrap_or(path);
+        let shown = |text: &[u8], most: usize| {
+            let text = text.get(..most).unwrap_or(text);
+            String::from_utf8_lossy(text).into_owned()
+        };
         let entry = Recent {
             time: time.as_secs_f64(),
             source: source.unwrap_or("unknown").to_owned(),
             destination: destination.to_owned(),
-            path: String::from_utf8_lossy(shown).into_owned(),
+            method: shown(facts.method, 32),
+            path: shown(facts.target, 256),
             code,
             reason: failure.reason.code(),
             detail: failure.detail.clone(),
+            upstream: facts.upstream,
+            grpc: facts.grpc,
         };
+        if failure.reason == Reason::Ok {
+            remember(&self.answered, entry);
+            return;
+        }
         tracing::debug!(
             source = entry.source,
             destination,
@@ -257,12 +329,16 @@ impl WorkerContext {
             detail = entry.detail,
             "failed"
         );
-        let mut recent = self.recent.borrow_mut();
-        if recent.len() == RECENT {
-            recent.pop_front();
-        }
-        recent.push_back(entry);
+        remember(&self.recent, entry);
     }
+}
+
+fn remember(all: &RefCell<VecDeque<Recent>>, entry: Recent) {
+    let mut all = all.borrow_mut();
+    if all.len() == RECENT {
+        all.pop_front();
+    }
+    all.push_back(entry);
 }
 
 /// Whether this process or the system can have no more sockets.

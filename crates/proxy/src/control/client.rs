@@ -15,7 +15,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -115,6 +115,13 @@ struct SavedRef<'a> {
     held: HashMap<&'a str, (u64, Cow<'a, Resource>)>,
     unowned: Vec<String>,
     unused: &'a BTreeSet<String>,
+}
+
+/// Returns the workload or pod beside this proxy, or the name in its identity: what tells proxies of one identity apart.
+pub(crate) fn instance(bootstrap: &Bootstrap) -> String {
+    let control = bootstrap.control.as_ref();
+    let workload = control.and_then(|c| c.service.as_deref());
+    workload.unwrap_or(bootstrap.identity.name()).to_owned()
 }
 
 /// Receiver of the controller's configurations and of certificates.
@@ -231,11 +238,24 @@ fn soon() -> Duration {
     SPREAD.mul_f64(f64::from(fraction()))
 }
 
+/// A controller that wants to be told what is counted, over the connection that brings the configuration.
+#[derive(Clone)]
+pub struct WantedReports {
+    /// The connection.
+    pub channel: Channel,
+    /// How often.
+    pub every: Duration,
+}
+
 /// The proxy's side of the control plane.
 pub struct ControlClient<S: Sink> {
     control: Control,
     trust_domain: TrustDomain,
     publisher: S,
+    /// Tells proxies of one identity apart.
+    instance: String,
+    /// Says whether the controller wants reports.
+    reports: Option<watch::Sender<Option<WantedReports>>>,
     enrolled: Option<Enrolled>,
     /// How long the certificate was valid when it was issued to us.
     lifetime: Option<Duration>,
@@ -300,6 +320,8 @@ impl<S: Sink> ControlClient<S> {
             control,
             trust_domain,
             publisher,
+            instance: instance(bootstrap),
+            reports: None,
             enrolled,
             lifetime: None,
             renew_after: None,
@@ -315,12 +337,30 @@ impl<S: Sink> ControlClient<S> {
         client
     }
 
+    /// Says from now on whether the controller wants reports.
+    #[must_use]
+    pub fn with_reports(mut self, reports: watch::Sender<Option<WantedReports>>) -> Self {
+        self.reports = Some(reports);
+        self
+    }
+
+    fn want_reports(&self, wanted: Option<WantedReports>) {
+        if let Some(reports) = &self.reports {
+            reports.send_if_modified(|known| {
+                let other = known.is_some() || wanted.is_some();
+                *known = wanted;
+                other
+            });
+        }
+    }
+
     /// Runs until the process ends.
     pub async fn run(mut self, mut lookups: mpsc::Receiver<String>) {
         let mut backoff = Backoff::default();
         loop {
             let began = Instant::now();
             let Err(error) = self.session(&mut lookups).await;
+            self.want_reports(None);
             if began.elapsed() > LONGEST {
                 backoff = Backoff::default();
             }
@@ -371,12 +411,13 @@ impl<S: Sink> ControlClient<S> {
                 unused: self.unused.iter().cloned().collect(),
                 ..forms
             }),
+            instance: self.instance.clone(),
             ..Default::default()
         };
         self.more = false;
         // The channel has room for the first message.
         let _ = requests.try_send(first);
-        let mut client = ConfigClient::new(channel).max_decoding_message_size(64 << 20);
+        let mut client = ConfigClient::new(channel.clone()).max_decoding_message_size(64 << 20);
         let subscribing = client.subscribe(ReceiverStream::new(stream));
         let mut updates = within(subscribing).await?.into_inner();
         tracing::info!(controller = %self.control.address, "connected to the controller");
@@ -388,6 +429,10 @@ impl<S: Sink> ControlClient<S> {
                 update = updates.message() => {
                     let mut update = update?.ok_or(ControlError::Ended)?;
                     let trust = update.trust.take();
+                    if update.report_seconds > 0 {
+                        let every = Duration::from_secs(update.report_seconds.into());
+                        self.want_reports(Some(WantedReports { channel: channel.clone(), every }));
+                    }
                     if let Some(terms) = update.certificates.take()
                         && let Some(wait) = self.adopt_terms(terms)
                     {
@@ -441,7 +486,7 @@ impl<S: Sink> ControlClient<S> {
         self.more = update.more;
         self.forget(update.forgotten);
         for resource in update.resources {
-            match tulle_api::decode_body(&resource.body) {
+            match tulle_api::decode(&resource.body, &resource.labels) {
                 Ok(body) => decoded.push((resource.name, resource.version, body)),
                 Err(error) => errors.push(format!("{}: {error}", resource.name)),
             }
@@ -1094,7 +1139,7 @@ pub fn causes(error: &dyn std::error::Error) -> String {
 }
 
 /// A random number from 0 to 1.
-fn fraction() -> f32 {
+pub(crate) fn fraction() -> f32 {
     use std::hash::{BuildHasher, RandomState};
     let bits = RandomState::new().hash_one(0) >> 48;
     f32::from(u16::try_from(bits).unwrap_or_default()) / f32::from(u16::MAX)

@@ -1,9 +1,11 @@
-//! Connections on which this proxy itself speaks gRPC: to its controller, a collector of spans, or an application
-//! that is asked about its health. Commands use them to reach the controller.
+//! Connections on which this proxy itself speaks gRPC or HTTP: to its controller, a collector of telemetry, or an
+//! application that is asked about its health or metrics. Commands use them to reach the controller.
 //!
-//! One type for all of them: the code of libraries behind it is compiled anew for each type. One instead of three
-//! makes the program 0.13 MB smaller.
+//! One type for all of them: the code of libraries behind it is compiled anew for each type.
 
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::time::Duration;
@@ -33,6 +35,20 @@ where
         let connecting = connect();
         async move { connecting.await.map(TokioIo::new) }
     }))
+}
+
+/// Sends one request by HTTP/1.1. The connection ends when the answer has been read or dropped.
+///
+/// # Errors
+/// There is no answer.
+pub async fn ask(
+    stream: Box<dyn Stream>,
+    request: Request<Full<Bytes>>,
+) -> hyper::Result<Response<Incoming>> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await?;
+    tokio::spawn(connection);
+    sender.send_request(request).await
 }
 
 /// Connects to the first address of this name that answers. A name is resolved anew for each connection.

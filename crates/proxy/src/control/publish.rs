@@ -125,7 +125,12 @@ impl Publisher {
         if mesh.log_level != self.snapshot.mesh.log_level {
             crate::telemetry::logging::set_level(&mesh.log_level);
         }
-        self.change(|s| s.mesh = mesh.clone());
+        self.change(|s| {
+            // A format that cannot be read was refused with the file.
+            if let Err(error) = s.set_mesh(mesh.clone()) {
+                tracing::error!(error, "the settings of the mesh are not in force");
+            }
+        });
     }
 
     /// Uses another certificate for new connections. Existing ones go on until they end.

@@ -109,8 +109,10 @@ fn series(
     worker.metrics.series(Labels {
         reporter: Reporter::Source,
         source: Some(config.snapshot.identity.clone()),
+        source_workload: config.snapshot.workload().cloned(),
         destination_service: rule.map_or_else(|| "unknown".into(), |r| r.name.clone()),
         destination: None,
+        destination_workload: None,
         mutual_tls: false,
         tcp,
     })

@@ -19,6 +19,8 @@ pub struct GatewayContext {
     gateway: Arc<str>,
     port: u16,
     client: Box<[u8]>,
+    /// The server name in the client's TLS.
+    server_name: Option<Box<str>>,
     /// Set if this gateway terminated the client's TLS.
     terminated: Option<Box<Terminated>>,
 }
@@ -39,6 +41,7 @@ impl GatewayContext {
             gateway,
             port,
             client: client.into_bytes().into_boxed_slice(),
+            server_name: None,
             terminated: None,
         }
     }
@@ -161,6 +164,16 @@ impl GatewayContext {
             (Some(_), None) => refused(Reason::Misdirected, "no listener of".into()),
             (None, None) => refused(Reason::NoRoute, "no listener of".into()),
         }
+    }
+
+    /// Notes the server name in the client's TLS.
+    pub fn names_server(&mut self, name: Option<&str>) {
+        self.server_name = name.map(Into::into);
+    }
+
+    /// Returns the server name in the client's TLS.
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.as_deref()
     }
 
     /// Set if this gateway terminated the client's TLS.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tulle_http1::Method;
 use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Workload;
 use tulle_net::clock;
 use tulle_tls::{PeerCertificate, Session};
 
@@ -38,6 +39,8 @@ pub struct InboundContext {
     /// Whether the port is an egress gateway's.
     egress: bool,
     cached: RefCell<Option<Cached>>,
+    /// The peer's workload, in its own words; `None`: it has not described it.
+    peer_workload: RefCell<Option<Arc<Workload>>>,
 }
 
 /// Source of a connection.
@@ -100,6 +103,15 @@ impl InboundContext {
             made_with,
             forwarded_client_cert: forwarded,
             cached,
+            peer_workload: RefCell::default(),
+        }
+    }
+
+    /// Takes over how the peer describes its workload. Only counters are labelled by it.
+    pub fn describe_peer(&self, description: &[u8]) {
+        if let Some(workload) = Workload::from_wire(description) {
+            self.peer_workload.replace(Some(Arc::new(workload)));
+            self.cached.replace(None);
         }
     }
 
@@ -441,11 +453,20 @@ impl InboundContext {
         let labels = |tcp| Labels {
             reporter: Reporter::Destination,
             source: self.peer.clone(),
+            source_workload: self.peer_workload.borrow().clone(),
             destination_service: service.clone(),
             destination: Some(snapshot.identity.clone()),
+            destination_workload: snapshot.workload().cloned(),
             mutual_tls: self.peer.is_some(),
             tcp,
         };
+        let http = worker.metrics.series(labels(false));
+        let tcp = worker.metrics.series(labels(true));
+        // Connections of a peer share one description.
+        let shared = http.labels.source_workload.clone();
+        if shared.is_some() {
+            self.peer_workload.replace(shared);
+        }
         let port = inbound.and_then(|i| i.port(self.port));
         Cached {
             generation: snapshot.generation,
@@ -455,8 +476,8 @@ impl InboundContext {
                 .as_ref()
                 .is_some_and(|c| c.is_revoked(&snapshot.revoked)),
             caller_policy: inbound.map(|i| Rc::new(i.policy.caller_policy(&self.caller(config)))),
-            http: worker.metrics.series(labels(false)),
-            tcp: worker.metrics.series(labels(true)),
+            http,
+            tcp,
             app: port.filter(|p| !p.egress).map(|p| {
                 let mut address = p.target;
                 if address.port() == 0 {

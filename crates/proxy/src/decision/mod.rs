@@ -115,6 +115,14 @@ impl ConnectionContext {
         }
     }
 
+    /// Returns the server name in the client's TLS, for the access log.
+    pub fn server_name(&self) -> Option<&str> {
+        match self {
+            Self::Gateway(scope) => scope.server_name(),
+            Self::Outbound(_) | Self::Egress(_) | Self::Inbound(_) => None,
+        }
+    }
+
     /// Returns the certificate header for the application.
     pub fn forwarded_client_cert(&self) -> Option<&[u8]> {
         match self {

@@ -148,8 +148,10 @@ pub fn of_no_port(
     worker.metrics.series(Labels {
         reporter: Reporter::Source,
         source: Some(config.snapshot.identity.clone()),
+        source_workload: config.snapshot.workload().cloned(),
         destination_service: service,
         destination: None,
+        destination_workload: None,
         mutual_tls: false,
         tcp,
     })

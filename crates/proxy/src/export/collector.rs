@@ -9,7 +9,6 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use prost::Message;
 use prost::bytes::{Buf, BufMut, Bytes};
 use std::io;
@@ -196,12 +195,8 @@ async fn by_http(dialler: Dialler, signal: Signal, message: Bytes) -> Result<Byt
     let request = request.body(Full::new(message)).map_err(|e| failed(&e))?;
     let stream = timeout(CONNECT_LIMIT, dialler.dial()).await;
     let stream = stream.map_err(|_| SendError::transient("it does not answer"))?;
-    let stream = TokioIo::new(stream.map_err(|e| failed(&e))?);
-    let handshake = hyper::client::conn::http1::handshake(stream).await;
-    let (mut sender, connection) = handshake.map_err(|e| failed(&e))?;
-    // It ends when its answer has been read or dropped.
-    tokio::spawn(connection);
-    let answer = sender.send_request(request).await.map_err(|e| failed(&e))?;
+    let stream = stream.map_err(|e| failed(&e))?;
+    let answer = dial::ask(stream, request).await.map_err(|e| failed(&e))?;
     let status = answer.status();
     let body = read(answer).await?;
     if status.is_success() {

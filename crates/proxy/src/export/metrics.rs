@@ -50,7 +50,7 @@ pub(super) async fn run(
                     resource: Some(resource(&snapshot, settings, &instance)),
                     scope_metrics: vec![otlp::ScopeMetrics {
                         scope: Some(scope()),
-                        metrics: points.from_page(&page().await),
+                        metrics: points.metrics(&page().await),
                     }],
                 }],
             };
@@ -101,7 +101,7 @@ impl Points {
         }
     }
 
-    fn from_page(&self, page: &str) -> Vec<otlp::Metric> {
+    fn metrics(&self, page: &str) -> Vec<otlp::Metric> {
         let families = families(page);
         let metrics = families.into_iter().filter(|(_, f)| !f.samples.is_empty());
         let metrics = metrics.map(|(name, family)| otlp::Metric {
@@ -257,7 +257,7 @@ g 7
 
     #[test]
     fn a_page_has_the_same_numbers_in_otlp() {
-        let metrics = Points { start: 1, now: 2 }.from_page(PAGE);
+        let metrics = Points { start: 1, now: 2 }.metrics(PAGE);
         let names: Vec<_> = metrics.iter().map(|m| (&*m.name, &*m.unit)).collect();
         assert_eq!(
             names,

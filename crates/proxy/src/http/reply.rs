@@ -11,7 +11,7 @@ use tulle_http1::Method;
 /// Counts and logs bytes that were refused before they could be read as a request.
 pub fn refused_unread(worker: &Worker, series: &RequestSeries, status: u16, failure: &Failure) {
     let now = Instant::now();
-    series.request(status.into(), failure.reason, now, now);
+    series.request(status.into(), failure.reason, (now, now), (0, 0));
     let labels = &series.labels;
     let source = labels.source.as_ref().map(|id| id.as_str());
     worker.failed(source, &labels.destination_service, b"", status, failure);
@@ -25,8 +25,10 @@ pub fn refused_unread(worker: &Worker, series: &RequestSeries, status: u16, fail
             received: 0,
             sent: 0,
             upstream: None,
+            upstream_time: None,
         };
-        worker.log.unread(&ended, labels, worker.writes_log());
+        let lines = worker.log_rules_at_random();
+        worker.log.unread(&ended, labels, lines.as_deref());
     }
 }
 

@@ -250,7 +250,7 @@ async fn refuse(
 ) {
     let series = scope.series(worker, &worker.config(), false);
     let now = std::time::Instant::now();
-    series.request(status.into(), failure.reason, now, now);
+    series.request(status.into(), failure.reason, (now, now), (0, 0));
     let source = series.labels.source.as_ref().map(|id| id.as_str());
     let service = &series.labels.destination_service;
     worker.failed(source, service, target, status, failure);

@@ -89,16 +89,20 @@ async fn carry(
         let config = worker.config();
         egress::decide(worker, &config, destination, spoken)
     };
+    let opaque = Opaque {
+        received,
+        server_name: match spoken {
+            Spoken::Tls(Some(name)) => Some(name.as_str().into()),
+            _ => None,
+        },
+        ..Opaque::default()
+    };
     match judge(worker) {
         Ok((upstream, series, ruled)) => {
             if !ruled {
                 worker.outside.let_through(OutsidePeer::server(destination));
             }
             let allowed = || judge(worker).map(drop);
-            let opaque = Opaque {
-                received,
-                ..Opaque::default()
-            };
             Box::pin(forward::to_endpoint(
                 worker, link, opaque, &upstream, &series, allowed,
             ))
@@ -107,7 +111,7 @@ async fn carry(
         Err(failure) => {
             worker.outside.refused(OutsidePeer::server(destination));
             let series = outbound::unrouted_tcp(worker, &worker.config());
-            forward::refuse(worker, &mut link, &failure, &series, None);
+            forward::refuse_named(worker, &mut link, &failure, &series, opaque);
         }
     }
 }

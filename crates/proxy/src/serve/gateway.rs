@@ -128,6 +128,7 @@ pub async fn carry(
     let opaque = Opaque {
         received,
         client: scope.client_address(),
+        server_name: scope.server_name().map(Into::into),
         ..Opaque::default()
     };
     routed::forward(worker, link, opaque, chosen, allowed).await;

@@ -48,6 +48,7 @@ pub async fn serve(
             return refuse(worker, &mut link, &scope, "not_tls", what);
         }
     };
+    scope.names_server(name.as_deref());
     let host = name.as_deref().unwrap_or_default();
     let Some(listener) = gateway.listener(port, host.as_bytes()) else {
         let what = format!("no listener on port {port} takes the server name {host:?}");

@@ -267,6 +267,9 @@ async fn serve_tls(
             let connection = MuxConnection::start(worker, tls, false, move |stream, kind| {
                 // The connection counts as long as it takes streams.
                 let _ = &guard;
+                if let Some(description) = stream.connection().take_description() {
+                    scope.describe_peer(&description);
+                }
                 match kind {
                     StreamKind::Http | StreamKind::Http2 if !scope.is_egress() => {
                         stream_handlers::handle(&handlers, Link::Mux(stream), exchanges.clone());
@@ -395,6 +398,7 @@ async fn serve_spoken(
             watch,
             tls_may_begin,
             client: scope.named(),
+            server_name: None,
             until: scope.peer_not_after(),
         };
         (link, received) = Box::pin(serve_tcp(worker, link, opaque, &scope)).await?;

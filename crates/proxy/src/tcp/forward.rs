@@ -3,7 +3,7 @@
 use crate::balance::{self, EndpointHint, Port};
 use crate::codec::detect::{Detected, FirstLineReader};
 use crate::context::memory_limit;
-use crate::telemetry::access_log::ExchangeEnd;
+use crate::telemetry::access_log::{ConnectionLine, ExchangeEnd};
 use crate::telemetry::metrics::RequestSeries;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
@@ -39,6 +39,8 @@ pub struct Opaque {
     pub tls_may_begin: bool,
     /// The client that the access log names.
     pub client: Option<IpAddr>,
+    /// The server name in the client's TLS, for the access log.
+    pub server_name: Option<Box<str>>,
     /// When the client's certificate expires; the connection ends then.
     pub until: Option<SystemTime>,
 }
@@ -70,11 +72,13 @@ pub async fn to_service(
         Ok(mut lease) => {
             // For opaque bytes only the connection attempt shows the health of the endpoint.
             port.ended(&mut lease, 200, started);
-            let account = Account::open(worker, &port.tcp, client);
+            let series = port.series_of(lease.upstream());
+            let series = series.map_or(&port.tcp, |series| &series.tcp);
+            let account = Account::open(worker, series, client);
             run(worker, down, opaque, lease, account, idle, allowed).await
         }
         Err(failure) => {
-            refuse(worker, &mut down, &failure, &port.tcp, client);
+            refuse_named(worker, &mut down, &failure, &port.tcp, opaque);
             None
         }
     }
@@ -98,7 +102,7 @@ pub async fn to_endpoint(
             run(worker, down, opaque, lease, account, idle, allowed).await
         }
         Err(failure) => {
-            refuse(worker, &mut down, &failure, series, opaque.client);
+            refuse_named(worker, &mut down, &failure, series, opaque);
             None
         }
     }
@@ -137,6 +141,20 @@ pub fn refuse(
     down.abort();
 }
 
+/// The same for one of which more is known.
+pub fn refuse_named(
+    worker: &Rc<Worker>,
+    down: &mut Link,
+    failure: &Failure,
+    series: &RequestSeries,
+    opaque: Opaque,
+) {
+    let mut account = Account::open(worker, series, opaque.client);
+    account.server_name = opaque.server_name;
+    account.close(failure);
+    down.abort();
+}
+
 /// Sets a deadline for the first certificate of either peer to expire; `None`: there is none.
 pub fn expiry(worker: &Worker, down: Option<SystemTime>, up: &Lease) -> Option<Deadline> {
     let until = down.into_iter().chain(up.link.peer_not_after()).min()?;
@@ -169,6 +187,7 @@ async fn run(
 ) -> Option<(Link, Buf)> {
     let address = lease.upstream().key.address;
     account.upstream = Some(address);
+    account.server_name = opaque.server_name;
     let deadline = worker.deadlines.register();
     let mut pipe = Pipe::new(opaque.received, Buf::new(), idle);
     pipe.up.watch = opaque.watch;
@@ -232,6 +251,7 @@ struct Account<'a> {
     series: &'a RequestSeries,
     started: Instant,
     client: Option<IpAddr>,
+    server_name: Option<Box<str>>,
     upstream: Option<SocketAddr>,
     received: u64,
     sent: u64,
@@ -245,6 +265,7 @@ impl<'a> Account<'a> {
             series,
             started: Instant::now(),
             client,
+            server_name: None,
             upstream: None,
             received: 0,
             sent: 0,
@@ -281,10 +302,17 @@ impl<'a> Account<'a> {
                 received: self.received,
                 sent: self.sent,
                 upstream: self.upstream,
+                upstream_time: None,
             };
+            let client = self.client.map(|client| client.to_string());
+            let line = ConnectionLine {
+                client: client.as_deref(),
+                server_name: self.server_name.as_deref(),
+            };
+            let lines = self.worker.log_rules_at_random();
             self.worker
                 .log
-                .connection(&ended, labels, self.client, self.worker.writes_log());
+                .connection(&line, &ended, labels, lines.as_deref());
         }
     }
 }

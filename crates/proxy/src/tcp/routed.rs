@@ -51,7 +51,7 @@ pub async fn forward(
         }
         Err(failure) => {
             let series = outbound::unrouted_tcp(worker, &worker.config());
-            forward::refuse(worker, &mut link, &failure, &series, opaque.client);
+            forward::refuse_named(worker, &mut link, &failure, &series, opaque);
             None
         }
     }

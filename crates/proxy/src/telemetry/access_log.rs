@@ -1,4 +1,4 @@
-//! The access log: one JSON line per request and per TCP connection, written by a thread of its own.
+//! The access log: one line per request and per TCP connection, written by a thread of its own.
 //!
 //! A worker never waits for it: when the writer cannot keep up, lines are dropped and counted. The
 //! same lines go to clients that watch requests (`GET /tap`). While nobody watches and the log is
@@ -6,18 +6,18 @@
 
 use crate::telemetry::export_totals::ExportTotals;
 use crate::telemetry::grpc_status::ResponseStatus;
+use crate::telemetry::log_export::LogExport;
+use crate::telemetry::log_rules::{self, LogRules};
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Reason;
 use crate::telemetry::tap::Taps;
 use hyper::body::Bytes;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-#[cfg(test)]
-use std::time::Duration;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tulle_http1::RequestHead;
 use tulle_model::identity::SpiffeId;
 
@@ -30,6 +30,7 @@ pub struct AccessLog {
     lines: SyncSender<String>,
     dropped: Arc<AtomicU64>,
     taps: Arc<Taps>,
+    export: Arc<LogExport>,
 }
 
 /// One line of the log. Field names are those operators know from Envoy's JSON log.
@@ -54,6 +55,9 @@ pub struct LogEntry<'a> {
     pub duration: f64,
     /// Milliseconds until the first byte of the response.
     pub time_to_first_byte: f64,
+    /// Milliseconds of them that the upstream took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upstream_service_time: Option<f64>,
     /// Destination service.
     pub upstream_cluster: &'a str,
     /// Endpoint.
@@ -64,6 +68,9 @@ pub struct LogEntry<'a> {
     pub bytes_sent: u64,
     /// `X-Forwarded-For` as the client sent it.
     pub x_forwarded_for: &'a str,
+    /// Server name in the client's TLS.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub requested_server_name: &'a str,
     /// `User-Agent` as the client sent it.
     pub user_agent: &'a str,
     /// The request's id.
@@ -93,6 +100,7 @@ impl AccessLog {
             lines,
             dropped: Arc::default(),
             taps: Arc::default(),
+            export: Arc::default(),
         })
     }
 
@@ -101,27 +109,41 @@ impl AccessLog {
         &self.taps
     }
 
-    /// Shows all lines to the exporter for a collector, until it drops them.
+    /// Hands lines to the exporter for a collector until it drops the receiver.
     pub(crate) fn export(&self, totals: &Arc<ExportTotals>) -> tokio::sync::mpsc::Receiver<Bytes> {
-        self.taps.export(totals)
+        self.export.start(totals)
     }
 
-    /// Whether lines are built: the log is on, or somebody watches.
+    /// Whether a line is built: the log has it, or somebody watches.
     pub fn wanted(&self, written: bool) -> bool {
         written || self.taps.are_watched()
     }
 
-    /// Shows a line to the watchers, and queues it, or drops and counts it.
-    pub fn log(&self, entry: &LogEntry<'_>, written: bool) {
-        let Ok(mut line) = serde_json::to_string(entry) else {
-            return;
-        };
-        line.push('\n');
-        if self.taps.are_watched() {
+    /// Shows a line to the watchers, hands it to the exporter, and queues it, or drops and counts it. `None`: only
+    /// watchers see it.
+    fn log(&self, entry: &LogEntry<'_>, ended: &ExchangeEnd, lines: Option<&LogRules>) {
+        let lines = lines.filter(|lines| lines.has(ended));
+        let written = lines.filter(|lines| lines.written);
+        let format = written.and_then(|lines| lines.format.as_ref());
+        let (watched, exported) = (self.taps.are_watched(), lines.is_some_and(|l| l.exported));
+        let mut line = String::new();
+        if watched || exported || (written.is_some() && format.is_none()) {
+            let Ok(json) = serde_json::to_string(entry) else {
+                return;
+            };
+            line = json + "\n";
+        }
+        if watched {
             self.taps.show(&line);
         }
-        if !written {
+        if exported {
+            self.export.send(&line);
+        }
+        if written.is_none() {
             return;
+        }
+        if let Some(format) = format {
+            line = log_rules::line(format, entry);
         }
         if self.lines.try_send(line).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -129,31 +151,39 @@ impl AccessLog {
     }
 
     /// Logs one request.
-    pub fn request(&self, line: &RequestLine, ended: &ExchangeEnd, labels: &Labels, written: bool) {
-        self.log(
-            &entry(Some(line), line.protocol, None, ended, labels),
-            written,
+    pub fn request(
+        &self,
+        line: &RequestLine,
+        ended: &ExchangeEnd,
+        labels: &Labels,
+        lines: Option<&LogRules>,
+    ) {
+        let lines = lines.filter(|_| line.sampled);
+        let entry = entry(
+            Some(line),
+            line.protocol,
+            &ConnectionLine::default(),
+            ended,
+            labels,
         );
+        self.log(&entry, ended, lines);
     }
 
     /// Logs something that was refused before it was a request.
-    pub fn unread(&self, ended: &ExchangeEnd, labels: &Labels, written: bool) {
-        self.log(&entry(None, "HTTP/1.1", None, ended, labels), written);
+    pub fn unread(&self, ended: &ExchangeEnd, labels: &Labels, lines: Option<&LogRules>) {
+        let entry = entry(None, "HTTP/1.1", &ConnectionLine::default(), ended, labels);
+        self.log(&entry, ended, lines);
     }
 
-    /// Logs one TCP connection, with the client a load balancer named.
+    /// Logs one TCP connection.
     pub fn connection(
         &self,
+        line: &ConnectionLine<'_>,
         ended: &ExchangeEnd,
         labels: &Labels,
-        client: Option<IpAddr>,
-        written: bool,
+        lines: Option<&LogRules>,
     ) {
-        let client = client.map(|c| c.to_string());
-        self.log(
-            &entry(None, "TCP", client.as_deref(), ended, labels),
-            written,
-        );
+        self.log(&entry(None, "TCP", line, ended, labels), ended, lines);
     }
 
     /// Lines dropped so far.
@@ -194,6 +224,19 @@ pub struct RequestLine {
     pub upstream: Option<SocketAddr>,
     /// Audit rules that match, separated by commas.
     pub policy_audit: String,
+    /// Server name in the client's TLS.
+    pub server_name: String,
+    /// Whether the log has this request; if not, only watchers see it.
+    pub sampled: bool,
+}
+
+/// Facts about a connection without requests.
+#[derive(Default)]
+pub struct ConnectionLine<'a> {
+    /// The client that a load balancer named.
+    pub client: Option<&'a str>,
+    /// Server name in the client's TLS.
+    pub server_name: Option<&'a str>,
 }
 
 /// End of an exchange.
@@ -214,6 +257,8 @@ pub struct ExchangeEnd {
     pub sent: u64,
     /// Endpoint.
     pub upstream: Option<SocketAddr>,
+    /// How long the upstream took, from the end of the request to the head of the response.
+    pub upstream_time: Option<Duration>,
 }
 
 impl RequestLine {
@@ -245,6 +290,8 @@ impl RequestLine {
             request_id: text(head.request_id.slice(bytes)),
             upstream: None,
             policy_audit: String::new(),
+            server_name: String::new(),
+            sampled: true,
         })
     }
 }
@@ -252,7 +299,7 @@ impl RequestLine {
 fn entry<'a>(
     line: Option<&'a RequestLine>,
     protocol: &'a str,
-    client: Option<&'a str>,
+    connection: &ConnectionLine<'a>,
     ended: &ExchangeEnd,
     labels: &'a Labels,
 ) -> LogEntry<'a> {
@@ -271,11 +318,15 @@ fn entry<'a>(
         response_flags: ended.reason.code(),
         duration: ms(ended.now),
         time_to_first_byte: ended.first_byte.map(ms).unwrap_or_default(),
+        upstream_service_time: ended.upstream_time.map(|t| t.as_secs_f64() * 1000.0),
         upstream_cluster: &labels.destination_service,
         upstream_host: ended.upstream.map_or_else(|| "-".into(), |a| a.to_string()),
         bytes_received: ended.received,
         bytes_sent: ended.sent,
-        x_forwarded_for: line.map_or(client.unwrap_or("-"), |l| &l.x_forwarded_for),
+        x_forwarded_for: line.map_or(connection.client.unwrap_or("-"), |l| &l.x_forwarded_for),
+        requested_server_name: line.map_or(connection.server_name.unwrap_or_default(), |l| {
+            &l.server_name
+        }),
         user_agent: line.map_or("-", |l| &l.user_agent),
         request_id: line.map_or("-", |l| &l.request_id),
         authority: line.map_or("-", |l| &l.authority),
@@ -335,11 +386,13 @@ mod tests {
             response_flags: "",
             duration: 0.0,
             time_to_first_byte: 0.0,
+            upstream_service_time: Some(0.0),
             upstream_cluster: "",
             upstream_host: String::new(),
             bytes_received: 0,
             bytes_sent: 0,
             x_forwarded_for: "",
+            requested_server_name: "a",
             user_agent: "",
             request_id: "",
             authority: "",

@@ -5,6 +5,8 @@
 pub mod access_log;
 pub(crate) mod export_totals;
 pub(crate) mod grpc_status;
+pub(crate) mod log_export;
+pub(crate) mod log_rules;
 pub mod logging;
 pub(crate) mod metrics;
 pub(crate) mod outside_peers;

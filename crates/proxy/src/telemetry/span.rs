@@ -337,8 +337,10 @@ mod tests {
         let labels = Labels {
             reporter: Reporter::Source,
             source: None,
+            source_workload: None,
             destination_service: "b".into(),
             destination: None,
+            destination_workload: None,
             mutual_tls: true,
             tcp: false,
         };

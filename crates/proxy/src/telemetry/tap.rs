@@ -1,10 +1,8 @@
-//! Shows requests as they end to watchers, over administration, and to the exporter for a collector: the lines of
-//! the access log.
+//! Shows requests as they end to watchers: the lines of the access log, over administration or to the controller.
 //!
 //! Bounded: a few watchers, with a queue for each. A watcher misses lines that it does not read in
-//! time; those that the exporter misses are counted. While nobody watches it costs the look at one flag.
+//! time. While nobody watches it costs the look at one flag.
 
-use crate::telemetry::export_totals::ExportTotals;
 use hyper::body::{Body, Bytes, Frame};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,16 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Sleep, sleep};
 
 /// Watchers at a time.
-const WATCHERS: usize = 4;
+pub const WATCHERS: usize = 4;
 /// Lines that wait for one watcher.
 const QUEUE: usize = 256;
-/// Lines that wait for the exporter.
-const EXPORT_QUEUE: usize = 4096;
 /// A watch ends by itself, before its connection would be cut; a watcher that wants more asks
 /// again.
 const LIFETIME: Duration = Duration::from_secs(50);
@@ -31,14 +26,6 @@ const LIFETIME: Duration = Duration::from_secs(50);
 pub struct Taps {
     watched: AtomicBool,
     watchers: Mutex<Vec<Sender<Bytes>>>,
-    exporter: Mutex<Option<Exporter>>,
-}
-
-/// Where lines for a collector go.
-#[derive(Debug)]
-struct Exporter {
-    lines: Sender<Bytes>,
-    totals: Arc<ExportTotals>,
 }
 
 impl Taps {
@@ -47,8 +34,16 @@ impl Taps {
         self.watched.load(Ordering::Relaxed)
     }
 
-    /// Adds a watcher; `None` if there are too many.
+    /// Adds a watcher of administration; `None` if there are too many.
     pub fn watch(self: &Arc<Self>) -> Option<Tap> {
+        Some(Tap {
+            lines: self.lines()?,
+            end: Box::pin(sleep(LIFETIME)),
+        })
+    }
+
+    /// Adds a watcher; `None` if there are too many.
+    pub fn lines(self: &Arc<Self>) -> Option<Lines> {
         let mut watchers = self.watchers();
         watchers.retain(|w| !w.is_closed());
         if watchers.len() >= WATCHERS {
@@ -57,10 +52,9 @@ impl Taps {
         let (sender, lines) = channel(QUEUE);
         watchers.push(sender);
         self.watched.store(true, Ordering::Relaxed);
-        Some(Tap {
+        Some(Lines {
             taps: self.clone(),
             lines,
-            end: Box::pin(sleep(LIFETIME)),
         })
     }
 
@@ -71,37 +65,6 @@ impl Taps {
             // A watcher that does not keep up misses the line.
             let _ = watcher.try_send(line.clone());
         }
-        let mut exporter = self.exporter();
-        let sent = exporter.as_ref().map(|e| e.lines.try_send(line));
-        match (sent, exporter.as_ref()) {
-            (Some(Err(TrySendError::Full(_))), Some(exporter)) => {
-                exporter.totals.dropped.fetch_add(1, Ordering::Relaxed);
-            }
-            (Some(Err(TrySendError::Closed(_))), _) => {
-                *exporter = None;
-                drop(exporter);
-                self.look_again(&self.watchers());
-            }
-            _ => {}
-        }
-    }
-
-    /// Shows all lines to the exporter, until it drops them.
-    pub fn export(&self, totals: &Arc<ExportTotals>) -> Receiver<Bytes> {
-        let (lines, received) = channel(EXPORT_QUEUE);
-        let totals = totals.clone();
-        *self.exporter() = Some(Exporter { lines, totals });
-        self.watched.store(true, Ordering::Relaxed);
-        received
-    }
-
-    fn look_again(&self, watchers: &[Sender<Bytes>]) {
-        let watched = !watchers.is_empty() || self.exporter().is_some();
-        self.watched.store(watched, Ordering::Relaxed);
-    }
-
-    fn exporter(&self) -> MutexGuard<'_, Option<Exporter>> {
-        self.exporter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn watchers(&self) -> MutexGuard<'_, Vec<Sender<Bytes>>> {
@@ -109,10 +72,22 @@ impl Taps {
     }
 }
 
-/// Lines for one watcher, as the body of an answer.
-pub struct Tap {
+/// Lines for one watcher.
+pub struct Lines {
     taps: Arc<Taps>,
     lines: Receiver<Bytes>,
+}
+
+impl Lines {
+    /// The next one, with its line feed.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        self.lines.recv().await
+    }
+}
+
+/// Lines for one watcher, as the body of an answer.
+pub struct Tap {
+    lines: Lines,
     end: Pin<Box<Sleep>>,
 }
 
@@ -127,17 +102,18 @@ impl Body for Tap {
         if self.end.as_mut().poll(context).is_ready() {
             return Poll::Ready(None);
         }
-        let line = self.lines.poll_recv(context);
+        let line = self.lines.lines.poll_recv(context);
         line.map(|line| line.map(|line| Ok(Frame::data(line))))
     }
 }
 
-impl Drop for Tap {
+impl Drop for Lines {
     fn drop(&mut self) {
         self.lines.close();
         let mut watchers = self.taps.watchers();
         watchers.retain(|w| !w.is_closed());
-        self.taps.look_again(&watchers);
+        let watched = !watchers.is_empty();
+        self.taps.watched.store(watched, Ordering::Relaxed);
     }
 }
 
@@ -157,30 +133,10 @@ mod tests {
         }
         let first = &mut watching[0];
         for _ in 0..QUEUE {
-            assert_eq!(first.lines.try_recv().unwrap(), "line\n");
+            assert_eq!(first.lines.lines.try_recv().unwrap(), "line\n");
         }
-        assert!(first.lines.try_recv().is_err());
+        assert!(first.lines.lines.try_recv().is_err());
         watching.clear();
-        assert!(!taps.are_watched());
-    }
-
-    #[tokio::test]
-    async fn the_exporter_gets_all_lines_and_what_it_misses_is_counted() {
-        let taps = Arc::new(Taps::default());
-        let totals = Arc::new(ExportTotals::default());
-        let mut lines = taps.export(&totals);
-        drop(taps.watch().unwrap());
-        assert!(
-            taps.are_watched(),
-            "a watcher that leaves takes nobody along"
-        );
-        for _ in 0..EXPORT_QUEUE + 3 {
-            taps.show("line\n");
-        }
-        assert_eq!(lines.try_recv().unwrap(), "line\n");
-        assert_eq!(totals.dropped.load(Ordering::Relaxed), 3);
-        drop(lines);
-        taps.show("line\n");
         assert!(!taps.are_watched());
     }
 }

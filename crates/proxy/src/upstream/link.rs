@@ -48,6 +48,14 @@ impl Link {
         self.is_stream() && !matches!(self, Self::Mux(stream) if stream.is_tcp())
     }
 
+    /// Ends the HTTP/2 connection that this stream belongs to, after the streams under way. Other
+    /// connections of one exchange lead from a sidecar, which asks another endpoint by itself.
+    pub fn take_no_more_streams(&self) {
+        if let Self::Http2(stream) = self {
+            stream.retire_connection();
+        }
+    }
+
     /// Whether the message came as HTTP/2, here or where it entered the mesh.
     pub fn came_as_http2(&self) -> bool {
         match self {

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::{Protocol, Traffic};
+use tulle_model::resource::{Protocol, Traffic, Workload};
 use tulle_net::{Buf, socket};
 use tulle_tls::{Alpn, Handshake};
 use tulle_transport::StreamKind;
@@ -100,6 +100,8 @@ pub struct Upstream {
     /// The port's connect timeout and request limit; 0: the mesh's, and no limit.
     connect_timeout_ms: Cell<u32>,
     requests_per_connection: Cell<u32>,
+    /// The workload there; `None`: unknown.
+    workload: RefCell<Option<Arc<Workload>>>,
 }
 
 struct Idle {
@@ -209,7 +211,18 @@ impl Upstream {
             latency: Latency::default(),
             connect_timeout_ms: Cell::new(0),
             requests_per_connection: Cell::new(0),
+            workload: RefCell::default(),
         }
+    }
+
+    /// Notes the workload there, which metrics name.
+    pub fn set_workload(&self, workload: Option<&Arc<Workload>>) {
+        self.workload.replace(workload.cloned());
+    }
+
+    /// Whether this is the workload there.
+    pub fn is_of(&self, workload: &Arc<Workload>) -> bool {
+        self.workload.borrow().as_ref() == Some(workload)
     }
 
     /// Applies a traffic policy from now on.

@@ -60,6 +60,9 @@ fn limits() -> Config {
     }
 }
 
+const _: () =
+    assert!(tulle_transport::MAX_WORKLOAD == tulle_model::resource::Workload::MAX_WIRE_BYTES);
+
 /// One connection shared by many streams.
 pub struct MuxConnection {
     state: RefCell<State>,
@@ -93,6 +96,8 @@ struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
     opened: Vec<(StreamId, StreamKind, usize)>,
+    /// How the client describes its workload, until somebody takes it.
+    description: Option<Box<[u8]>>,
 }
 
 #[derive(Default)]
@@ -176,6 +181,10 @@ impl Handler for Slots {
     fn on_go_away(&mut self, _: u32, _: GoAwayCode) {}
 
     fn on_pong(&mut self, _: [u8; 8]) {}
+
+    fn on_workload(&mut self, description: &[u8]) {
+        self.description = Some(description.into());
+    }
 }
 
 impl State {
@@ -239,7 +248,12 @@ impl MuxConnection {
         let mut plain = Buf::new();
         let greeting = plain.storage_for(FRAME_BYTES);
         let transport = if dialled {
-            Connection::client(limits(), greeting)
+            let mut transport = Connection::client(limits(), greeting);
+            let workload = context.snapshot().workload().and_then(|w| w.to_wire());
+            if let Some(description) = workload {
+                transport.tell_workload(description.as_bytes(), greeting);
+            }
+            transport
         } else {
             Connection::server(limits(), greeting)
         };
@@ -328,6 +342,11 @@ impl MuxConnection {
     pub fn shed(&self) {
         self.shed.set(true);
         self.state.borrow_mut().wake_driver();
+    }
+
+    /// Takes out how the client describes its workload; `None`: it has not, or somebody has taken it.
+    pub fn take_description(&self) -> Option<Box<[u8]>> {
+        self.state.borrow_mut().slots.description.take()
     }
 
     /// Streams under way.

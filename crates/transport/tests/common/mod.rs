@@ -13,6 +13,8 @@ pub const GO_AWAY: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 5;
 pub const PONG: u8 = 6;
+pub const WORKLOAD: u8 = 7;
+pub const IGNORABLE: u8 = 0x80;
 
 pub const END: u8 = 1;
 pub const OPEN: u8 = 2;
@@ -29,6 +31,7 @@ pub enum Event {
     Credit(u32),
     GoAway(u32, GoAwayCode),
     Pong([u8; 8]),
+    Workload(Vec<u8>),
 }
 
 /// Tokens are stream ids here, so each call's token can be checked.
@@ -91,6 +94,9 @@ impl Handler for Recorder {
     }
     fn on_pong(&mut self, data: [u8; 8]) {
         self.events.push(Event::Pong(data));
+    }
+    fn on_workload(&mut self, description: &[u8]) {
+        self.events.push(Event::Workload(description.to_vec()));
     }
 }
 

@@ -47,6 +47,9 @@ issuer:
         token: "/var/run/secrets/kubernetes.io/serviceaccount/token"
 {{- end }}
 {{- end }}
+console:
+  enabled: {{ toJson .Values.console.enabled }}
+  actions: {{ toJson .Values.console.actions }}
 {{- if .Values.monitoring.smiMetrics }}
 smiMetrics: true
 {{- end }}

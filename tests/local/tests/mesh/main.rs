@@ -7,6 +7,7 @@ mod cli_address;
 mod cli_ends;
 mod cli_join;
 mod cli_terminal;
+mod console;
 mod demo;
 mod direct;
 mod dns;

@@ -1,13 +1,15 @@
 //! The access log: it never holds a request up, whoever reads it or does not, and its lines of two proxies
 //! belong together.
 
+use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 use tests_local::{
-    CLIENT, Client, Config, Mesh, Pair, Proxy, Server, eventually, gateway_config, get, ok,
+    CLIENT, Client, Config, Mesh, Pair, Proxy, Server, eventually, gateway_config, get, ok, pause,
     proxy_binary,
 };
 
@@ -121,4 +123,72 @@ fn the_lines_of_both_sides_meet() {
     assert_eq!(caller["request_id"].as_str().map(str::len), Some(36));
     assert_eq!(caller["upstream_host"], pair.inbound.to_string());
     assert_eq!(server["upstream_host"], app.address().to_string());
+}
+
+/// Sets what the log has, and how.
+fn lines(config: Config, lines: serde_json::Value) -> Config {
+    config
+        .set("/mesh/accessLog", true)
+        .set("/mesh/accessLogLines", lines)
+}
+
+#[test]
+fn a_share_of_requests_is_logged_by_both_sides_or_by_neither() {
+    let app = Server::http(|_| ok(b"12345"));
+    let half = || json!({ "samplingPpm": 500_000 });
+    let pair = Pair::with(app.address(), |client, server| {
+        (lines(client, half()), lines(server, half()))
+    });
+    let mut client = pair.connect();
+    for _ in 0..200 {
+        assert_eq!(client.get("/").status(), 200);
+    }
+    let ids = |proxy: &Proxy| -> BTreeSet<String> {
+        let lines = proxy.access_log().into_iter();
+        lines.map(|line| line["request_id"].to_string()).collect()
+    };
+    eventually("both sides have the same, about a half", || {
+        let (caller, server) = (ids(&pair.client), ids(&pair.server));
+        caller == server && (50..150).contains(&caller.len())
+    });
+}
+
+#[test]
+fn only_errors_are_logged_in_a_format_of_ones_own() {
+    let app = Server::http(|request| match request.target() {
+        "/bad" => b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        _ => ok(b"12345"),
+    });
+    let format = "%REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_FLAGS% \"%REQ(USER-AGENT)%\" \
+                  %REQUESTED_SERVER_NAME% 100%%";
+    let config = gateway_config(app.address());
+    let config = lines(config, json!({ "onlyErrors": true, "format": format }));
+    let mesh = Mesh::new();
+    let proxy = Proxy::start(&mesh, CLIENT, config.file);
+    let mut client = Client::connect(config.address);
+    assert_eq!(client.get("/good").status(), 200);
+    client.send("GET /bad HTTP/1.1\r\nHost: a\r\nUser-Agent: a\"b\r\n\r\n");
+    assert_eq!(client.response("GET").status(), 500);
+    let written = || std::fs::read_to_string(proxy.log_files()[0]).unwrap();
+    eventually("the line is there", || !written().is_empty());
+    assert_eq!(written(), "GET /bad 500 - \"a\\x22b\" - 100%\n");
+}
+
+#[test]
+fn a_line_says_how_long_the_upstream_took() {
+    let app = Server::http(|_| {
+        pause("the application takes its time", Duration::from_millis(60));
+        ok(b"12345")
+    });
+    let config = gateway_config(app.address()).set("/mesh/accessLog", true);
+    let mesh = Mesh::new();
+    let proxy = Proxy::start(&mesh, CLIENT, config.file);
+    let mut client = Client::connect(config.address);
+    assert_eq!(client.get("/").status(), 200);
+    eventually("the line is there", || !proxy.access_log().is_empty());
+    let line = proxy.access_log().remove(0);
+    let ms = |field: &str| line[field].as_f64().unwrap();
+    assert!(ms("upstream_service_time") >= 59.0, "{line:#}");
+    assert!(ms("upstream_service_time") <= ms("time_to_first_byte"));
+    assert!(line.get("requested_server_name").is_none(), "{line:#}");
 }

@@ -122,6 +122,23 @@ fn openssl(args: &[&str], directory: &Path) {
 }
 
 #[test]
+fn the_access_log_has_the_server_name() {
+    let app = Server::echo();
+    let edge = Edge::with(&app, |web, config| {
+        let issued = web.issue_leaf(&web_leaf(&["shop.example"]));
+        let tls = json!({ "certificates": [certificate(&issued)] });
+        let config = config.set("/gateways/0/listeners", json!([listener("shop", "", tls)]));
+        config.set("/mesh/accessLog", true)
+    });
+    assert_eq!(status(&edge.curl("shop.example", "/a", &[])), 200);
+    eventually("a line in the access log", || {
+        !edge.gateway.access_log().is_empty()
+    });
+    let line = edge.gateway.access_log().remove(0);
+    assert_eq!(line["requested_server_name"], "shop.example");
+}
+
+#[test]
 fn curl_is_served_and_the_application_learns_how_the_client_came() {
     let app = Server::echo();
     let edge = Edge::usual(&app);

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod admin;
+mod application_gone;
 mod application_metrics;
 mod authorization;
 mod balance_care;
@@ -36,6 +37,7 @@ mod identity;
 mod identity_headers;
 mod idle_clients;
 mod ipv6;
+mod istio_labels;
 mod jwt;
 mod otlp;
 mod outlived;

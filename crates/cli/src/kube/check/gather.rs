@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::kube::cluster::{Cluster, webhook_path};
 use crate::kube::outside::{Strictness, mesh_in_force};
 use crate::kube::workloads::{self, text};
-use crate::proxies::{self, Meshed, ProxyReport, ask_all};
+use crate::proxies::{self, Meshed, ProxyReport, SHORT_METRICS, ask_all};
 use crate::traffic::{Outside, seen_outside};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -317,7 +317,7 @@ impl Facts {
         };
         let pods = workloads::meshed(cluster, &within).await?;
         let gateways = pods.iter().filter(|pod| pod.gateway && pod.sidecar_runs);
-        let metrics = ask_all(cluster, gateways, "/metrics").await;
+        let metrics = ask_all(cluster, gateways, SHORT_METRICS).await;
         let texts = metrics.into_iter().filter_map(|(_, text)| text.ok());
         self.gateway_metrics = texts.collect::<Vec<_>>().join("\n");
         let running = pods.iter().filter(|pod| pod.sidecar_runs);

@@ -41,6 +41,7 @@ pub(super) fn a_service(
 
 pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> ClusterPod {
     ClusterPod {
+        workload: std::sync::Arc::default(),
         name: named(name),
         created: created_in(name),
         account: account.into(),

@@ -46,6 +46,7 @@ pub(super) fn service_of(name: &str, ip: Option<&str>, pods: &[(&str, &str, bool
 
 pub(super) fn pod(name: &str, account: &str, ip: &str, sidecar: bool) -> Edit {
     Edit::Pod(Box::new(ClusterPod {
+        workload: std::sync::Arc::default(),
         name: named(name),
         created: String::new(),
         account: account.into(),

@@ -12,11 +12,12 @@ use super::allowed::{LOG_LEVELS, MAX_WEIGHT};
 use super::names::{is_dns_label, is_env_name, is_host_pattern, is_object_name};
 use super::quantity::{parse_cpu, parse_duration, parse_memory, parse_pause};
 use super::{
-    JwksHostSpec, Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream, WorkloadPort,
-    WorkloadSpec,
+    AccessLogSpec, JwksHostSpec, Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream,
+    WorkloadPort, WorkloadSpec,
 };
 use crate::document::{Path, Report, did_you_mean, shorten};
 use crate::https_uri::is_host;
+use crate::log_format::LogFormat;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -281,6 +282,9 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
         }
     }
     jwks_hosts(&at.key("jwks").key("hosts"), &mesh.jwks.hosts, report);
+    if let Some(log) = &mesh.access_log {
+        access_log(&at.key("accessLog"), log, report);
+    }
     if let Some(tracing) = &mesh.tracing {
         let at = at.key("tracing");
         match tracing.settings() {
@@ -302,6 +306,15 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
                 }
             }
         }
+    }
+}
+
+fn access_log(at: &Path, log: &AccessLogSpec, report: &mut Report) {
+    if let Err(e) = log.lines() {
+        report.add(&at.key("sampling"), e.to_string(), "");
+    }
+    if let Some(Err(e)) = log.format.as_deref().map(LogFormat::parse) {
+        report.add(&at.key("format"), e.to_string(), "");
     }
 }
 

@@ -15,9 +15,13 @@ pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 use super::quantity::{
     InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
 };
-use super::{Manifest, MeshSpec, OtlpSpec, TracingSpec, WorkloadPort, WorkloadSpec};
+use super::{
+    AccessLogSpec, Manifest, MeshSpec, MetricLabels, MetricSpec, OtlpSpec, TracingSpec,
+    WorkloadPort, WorkloadSpec,
+};
 use crate::resource::{
-    Collector, DEFAULT_SAMPLING_PPM, MeshSettings, Otlp, Protocol, Revoked, Tracing,
+    Collector, DEFAULT_SAMPLING_PPM, EVERY_REQUEST_PPM, LogLines, MeshSettings, MetricSettings,
+    Otlp, Protocol, Revoked, Tracing,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,7 +49,11 @@ impl MeshSpec {
                 .log_level
                 .clone()
                 .unwrap_or_else(|| default.log_level.clone()),
-            access_log: self.access_log,
+            access_log: self.access_log.is_some(),
+            access_log_lines: self
+                .access_log
+                .as_ref()
+                .map_or_else(|| Ok(LogLines::default()), AccessLogSpec::lines)?,
             detect_timeout_ms: ms(&timeouts.protocol_detection, default.detect_timeout_ms)?,
             header_timeout_ms: ms(&timeouts.header, default.header_timeout_ms)?,
             idle_timeout_ms: ms(&timeouts.idle, default.idle_timeout_ms)?,
@@ -69,6 +77,7 @@ impl MeshSpec {
                 .map(OtlpSpec::settings)
                 .transpose()?
                 .map(Box::new),
+            metrics: self.metrics.settings(),
             revoked: self.revoked(),
             strict_namespaces: BTreeSet::new(), // which these are, namespaces themselves say
         })
@@ -109,6 +118,31 @@ impl MeshSpec {
     pub fn sidecar_memory_bytes(&self) -> Result<Option<u64>, InvalidQuantity> {
         let limit = self.sidecar.memory_limit.as_deref();
         limit.map(parse_memory).transpose()
+    }
+}
+
+impl AccessLogSpec {
+    /// Returns the settings of the access log for all proxies.
+    ///
+    /// # Errors
+    /// The same as of [`MeshSpec::settings`].
+    pub fn lines(&self) -> Result<LogLines, InvalidQuantity> {
+        let sampling = self.sampling.as_deref().map(parse_percent).transpose()?;
+        Ok(LogLines {
+            sampling_ppm: sampling.unwrap_or(EVERY_REQUEST_PPM),
+            only_errors: self.only_errors,
+            format: self.format.clone().unwrap_or_default(),
+        })
+    }
+}
+
+impl MetricSpec {
+    fn settings(&self) -> MetricSettings {
+        MetricSettings {
+            compact: self.labels == MetricLabels::Compact,
+            without_sizes: self.sizes == Some(false),
+            osm_names: self.osm_names,
+        }
     }
 }
 

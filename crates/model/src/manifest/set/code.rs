@@ -64,3 +64,5 @@ pub const UNUSABLE: &str = "TL0048";
 pub const EXPIRED: &str = "TL0049";
 /// A backend of a route that no policy lets the route's callers call.
 pub(super) const NOT_ADMITTED: &str = "TL0050";
+/// Calls of the last minutes that would be denied. Only a controller that proxies report to finds it, in a dry run.
+pub const OBSERVED: &str = "TL0051";

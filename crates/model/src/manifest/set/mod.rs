@@ -12,7 +12,7 @@ mod policies;
 mod references;
 mod targets;
 
-pub use code::{EXPIRED, NO_ENDPOINT, NO_TEXT, SAME_NAME, TWO_MESHES, UNUSABLE};
+pub use code::{EXPIRED, NO_ENDPOINT, NO_TEXT, OBSERVED, SAME_NAME, TWO_MESHES, UNUSABLE};
 
 use super::Object;
 use known::Known;

@@ -3,7 +3,7 @@
 use super::is_default;
 #[cfg(feature = "schema")]
 use super::schema;
-use super::text::quantity;
+use super::text::{quantity, switch, write_switch};
 use crate::identity::TrustDomain;
 use crate::network::Network;
 use crate::resource::OtlpProtocol;
@@ -36,9 +36,15 @@ pub struct MeshSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::LOG_LEVELS)))]
     pub log_level: Option<String>,
-    /// Logs one JSON line per request. Default false.
-    #[serde(skip_serializing_if = "is_default")]
-    pub access_log: bool,
+    /// Logs one JSON line per request, if true; a mapping says which requests (`sampling`, `onlyErrors`) and how (`format`).
+    /// Default false.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "switch",
+        serialize_with = "write_switch"
+    )]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::switch"))]
+    pub access_log: Option<AccessLogSpec>,
     /// Limits of each sidecar.
     #[serde(skip_serializing_if = "is_default")]
     pub sidecar: SidecarSpec,
@@ -60,12 +66,30 @@ pub struct MeshSpec {
     /// Metrics and lines of the access log for a collector. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub otlp: Option<OtlpSpec>,
+    /// Labels and names of metrics.
+    #[serde(skip_serializing_if = "is_default")]
+    pub metrics: MetricSpec,
     /// Certificates that are refused although they are valid. Default: none.
     #[serde(skip_serializing_if = "is_default")]
     pub revoked: Vec<RevocationSpec>,
     /// Keys of tokens that the controller fetches.
     #[serde(skip_serializing_if = "is_default")]
     pub jwks: JwksSpec,
+}
+
+/// Which requests the access log has, and how a line is written.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AccessLogSpec {
+    /// Share of the requests that are logged, such as `10%`. Default `100%`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sampling: Option<String>,
+    /// Logs only what failed. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub only_errors: bool,
+    /// A line of text in Envoy's command operators. Default: JSON.
+    #[serde(skip_serializing_if = "is_default")]
+    pub format: Option<String>,
 }
 
 /// A revocation: exactly one of an identity, a certificate, or a list of certificates.
@@ -171,6 +195,34 @@ pub struct OtlpSpec {
     /// false.
     #[serde(default, skip_serializing_if = "is_default")]
     pub access_log: bool,
+}
+
+/// Metrics of sidecars and gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MetricSpec {
+    /// Labels of traffic; default `full`, which are Istio's.
+    #[serde(skip_serializing_if = "is_default")]
+    pub labels: MetricLabels,
+    /// Histograms of the sizes of requests and responses. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<bool>,
+    /// Counts requests under OSM's names, too: `osm_request_total` and `osm_request_duration_ms`. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub osm_names: bool,
+}
+
+/// Labels of traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum MetricLabels {
+    /// All of Istio's.
+    #[default]
+    Full,
+    /// Workloads, identities and the service; fewer bytes in each scrape.
+    Compact,
 }
 
 /// Whether plaintext from outside the mesh is accepted.

@@ -31,6 +31,11 @@ pub(super) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }
 
+/// True, false or a mapping, which no structural schema can say.
+pub(super) fn switch(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
+}
+
 /// A mapping or a list of mappings, which no structural schema can say.
 pub(super) fn headers(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })

@@ -1,10 +1,11 @@
 //! Values that may be written in more than one way.
 
-use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 /// Text or a number: `cpuLimit: 2` is as good as `cpuLimit: "2"`.
 pub(super) fn quantity<'de, D: Deserializer<'de>>(
@@ -51,6 +52,43 @@ impl Visitor<'_> for TextOrNumber {
             return Ok(Some(number.to_string()));
         }
         Err(E::invalid_type(de::Unexpected::Float(number), &self))
+    }
+}
+
+/// `true` or `false`, or a mapping, which is true with more to say.
+pub(super) fn switch<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    struct Switch<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for Switch<T> {
+        type Value = Option<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("`true`, `false` or a mapping")
+        }
+        fn visit_bool<E>(self, on: bool) -> Result<Self::Value, E> {
+            Ok(on.then(T::default))
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            let text: String = text.chars().take(40).collect();
+            Err(E::custom(format!(
+                "expected `true`, `false` or a mapping, found `{text}`"
+            )))
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+    deserializer.deserialize_any(Switch(PhantomData))
+}
+
+/// The counterpart of [`switch`].
+pub(super) fn write_switch<S: Serializer, T: Serialize + Default + PartialEq>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) if *value != T::default() => value.serialize(serializer),
+        value => serializer.serialize_bool(value.is_some()),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::http::reply;
 use crate::telemetry::access_log;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
+use crate::worker::WorkerConfig;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -98,6 +99,10 @@ impl Conversation<'_> {
         let config = worker.config();
         let bytes = self.received.as_slice().get(..head.len).unwrap_or_default();
         let started = Instant::now();
+        let mut id = [0; 36];
+        if head.request_id.is_empty() {
+            reply::request_id(worker.random(), worker.random(), &mut id);
+        }
         let mut asked = RequestInfo {
             started,
             method: head.method,
@@ -108,10 +113,7 @@ impl Conversation<'_> {
                 true => self.came_as_http2(bytes),
                 false => CameAs::HTTP1,
             },
-            line: worker.log.wanted(config.snapshot.mesh.access_log).then(|| {
-                let client = self.scope.forwarded_for();
-                access_log::RequestLine::new(head, bytes, client, self.down.came_as_http2())
-            }),
+            line: self.line(&config, head, bytes, &id),
             span: Cell::default(),
         };
         let onward = match &config.snapshot.mesh.tracing {
@@ -120,13 +122,6 @@ impl Conversation<'_> {
         };
         // The head is written before it is judged: policy and routes see the fields that are
         // forwarded.
-        let mut id = [0; 36];
-        if head.request_id.is_empty() {
-            reply::request_id(worker.random(), worker.random(), &mut id);
-            if let Some(line) = &mut asked.line {
-                line.request_id = String::from_utf8_lossy(&id).into_owned();
-            }
-        }
         let outgoing = Outgoing {
             request_id: &id,
             client_cert: self.scope.forwarded_client_cert(),
@@ -207,13 +202,39 @@ impl Conversation<'_> {
         let mesh = &config.snapshot.mesh;
         let mut relay = Relay::new(head, request, body, at_hand, mesh, self.single);
         relay.is_call = asked.came_as.grpc;
-        relay.logged = asked.line.is_some();
+        relay.times = asked.line.is_some().then(Box::default);
         Ok(Exchange {
             config,
             asked,
             decision,
             relay,
             tries: Tries::default(),
+        })
+    }
+
+    /// Notes what the access log has of a request, if it has it or somebody watches. `id` is the request's where it came
+    /// without one.
+    fn line(
+        &self,
+        config: &WorkerConfig,
+        head: &RequestHead,
+        bytes: &[u8],
+        id: &[u8],
+    ) -> Option<Box<access_log::RequestLine>> {
+        let id = match head.request_id.slice(bytes) {
+            [] => id,
+            own => own,
+        };
+        let lines = config.snapshot.access_log.as_ref();
+        let sampled = lines.is_some_and(|lines| lines.samples(id));
+        self.worker.log.wanted(sampled).then(|| {
+            let client = self.scope.forwarded_for();
+            let http2 = self.down.came_as_http2();
+            let mut line = access_log::RequestLine::new(head, bytes, client, http2);
+            line.request_id = String::from_utf8_lossy(id).into_owned();
+            line.server_name = self.scope.server_name().unwrap_or_default().to_owned();
+            line.sampled = sampled;
+            line
         })
     }
 }

@@ -14,10 +14,12 @@ mod trace;
 mod tunnel;
 
 use crate::config::traffic::retry::Cause;
+use crate::context::RequestFacts;
 use crate::decision::ConnectionContext;
 use crate::decision::request::{Decision, Target};
 use crate::http::relay::{End, Relay};
 use crate::telemetry::access_log;
+use crate::telemetry::metrics::Reporter;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::telemetry::span::Span;
 use crate::upstream::link::Link;
@@ -270,6 +272,11 @@ impl Conversation<'_> {
         if let Some(line) = &mut asked.line {
             line.upstream = Some(lease.upstream().key.address);
         }
+        if let Target::Service(port) = &decision.target
+            && let Some(series) = port.series_of(lease.upstream())
+        {
+            decision.series = series.http.clone();
+        }
         relay.from_mesh = lease.is_mesh();
         relay.elsewhere = relay.from_mesh
             && tries.replays < REPLAYS
@@ -369,19 +376,28 @@ impl Conversation<'_> {
     ) -> Instant {
         let now = Instant::now();
         let answer = relay.response_status(status, failure.reason);
-        decision
-            .series
-            .request(answer, failure.reason, asked.started, now);
-        if failure.reason != Reason::Ok {
-            let source = decision.series.labels.source.as_ref().map(|id| id.as_str());
-            let service = &decision.series.labels.destination_service;
-            self.worker.failed(
-                source,
-                service,
-                &request_target(&relay.request),
-                status,
-                failure,
-            );
+        decision.series.request(
+            answer,
+            failure.reason,
+            (asked.started, now),
+            (relay.body_received, relay.body_sent),
+        );
+        let labels = &decision.series.labels;
+        // The caller's side tells of an answer of the application; both would tell the same.
+        if failure.reason != Reason::Ok
+            || (answer.as_http() >= 500 && labels.reporter == Reporter::Source)
+        {
+            let source = labels.source.as_ref().map(|id| id.as_str());
+            let (method, target) = request_line(&relay.request);
+            let facts = RequestFacts {
+                method,
+                target,
+                upstream: decision.address(),
+                grpc: answer.grpc,
+            };
+            let service = &labels.destination_service;
+            self.worker
+                .request_failed(source, service, &facts, status, failure);
         }
         self.end_span(asked, &decision.series.labels, answer, failure, now);
         if let Some(line) = &asked.line {
@@ -389,16 +405,18 @@ impl Conversation<'_> {
                 answer,
                 reason: failure.reason,
                 started: asked.started,
-                first_byte: relay.first_byte,
+                first_byte: relay.first_byte(),
                 now,
                 received: relay.body_received,
                 sent: relay.body_sent,
                 upstream: line.upstream.or_else(|| decision.address()),
+                upstream_time: relay.upstream_time(),
             };
-            let written = self.worker.writes_log();
+            let lines = self.worker.log_rules();
+            let labels = &decision.series.labels;
             self.worker
                 .log
-                .request(line, &ended, &decision.series.labels, written);
+                .request(line, &ended, labels, lines.as_deref());
         }
         now
     }
@@ -406,15 +424,15 @@ impl Conversation<'_> {
 
 /// Returns the target of the request in a buffer, for the operator.
 fn request_target(request: &Buf) -> Vec<u8> {
-    let line = request
-        .as_slice()
-        .split(|&b| b == b'\r')
-        .next()
-        .unwrap_or_default();
-    line.split(|&b| b == b' ')
-        .nth(1)
-        .unwrap_or_default()
-        .to_vec()
+    request_line(request).1.to_vec()
+}
+
+/// Returns method and target of the request in a buffer, for the operator.
+fn request_line(request: &Buf) -> (&[u8], &[u8]) {
+    let mut lines = request.as_slice().split(|&b| b == b'\r');
+    let mut words = lines.next().unwrap_or_default().split(|&b| b == b' ');
+    let mut word = || words.next().unwrap_or_default();
+    (word(), word())
 }
 
 /// Replaces the address in a failure by the service's name: an address on loopback tells an

@@ -1,6 +1,8 @@
 //! Answers of the proxy itself, and the orderly end of a connection.
 
 use super::{Conversation, Next, RefusedRequest, RequestInfo};
+use crate::context::RequestFacts;
+use crate::decision::ConnectionContext;
 use crate::decision::request::Decision;
 use crate::filter::ResponseEdits;
 use crate::http::reply;
@@ -47,14 +49,22 @@ impl Conversation<'_> {
             true => ResponseStatus::to_call(status, None, failure.reason),
             false => status.into(),
         };
-        series.request(answer, failure.reason, asked.started, now);
+        let took = (asked.started, now);
+        series.request(answer, failure.reason, took, (0, 0));
         let labels = &series.labels;
         let grpc = asked.came_as.grpc && !failure.reason.is_response();
         self.end_span(asked, labels, answer, failure, now);
         let source = labels.source.as_ref().map(|id| id.as_str());
         if !failure.reason.is_response() {
+            let facts = RequestFacts {
+                method: asked.method.as_str().as_bytes(),
+                target,
+                upstream: asked.line.as_ref().and_then(|line| line.upstream),
+                grpc: answer.grpc,
+            };
+            let service = &labels.destination_service;
             self.worker
-                .failed(source, &labels.destination_service, target, status, failure);
+                .request_failed(source, service, &facts, status, failure);
         }
         if let Some(line) = &asked.line {
             let ended = access_log::ExchangeEnd {
@@ -66,17 +76,25 @@ impl Conversation<'_> {
                 received: 0,
                 sent: 0,
                 upstream: line.upstream,
+                upstream_time: None,
             };
-            let written = self.worker.writes_log();
-            self.worker.log.request(line, &ended, labels, written);
+            let lines = self.worker.log_rules();
+            self.worker
+                .log
+                .request(line, &ended, labels, lines.as_deref());
         }
         if reset {
             return Next::Abort;
         }
+        let is_gone = self.is_application_gone(failure);
+        if is_gone {
+            self.down.take_no_more_streams();
+        }
         // An unread body would be taken for the next request, and so would bytes that a client sent
         // into a refused tunnel. Where the destination was unknown, the next connection may find
         // it.
-        let close = asked.has_body
+        let close = is_gone
+            || asked.has_body
             || failure.reason == Reason::NotReady
             || asked.method == Method::Connect
             || !asked.keep_alive
@@ -103,6 +121,14 @@ impl Conversation<'_> {
             Ok(()) => Next::Continue,
             Err(_) => Next::Abort,
         }
+    }
+
+    /// Whether nobody accepts connections at the application's port, as when its pod ends before
+    /// the sidecar does. Each request on this connection would fail; the client's next connection
+    /// may reach another endpoint.
+    fn is_application_gone(&self, failure: &Failure) -> bool {
+        failure.reason == Reason::ConnectFailed
+            && matches!(self.scope, ConnectionContext::Inbound(_))
     }
 
     /// Answers bytes that are not even a request.

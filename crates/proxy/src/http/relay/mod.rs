@@ -68,10 +68,8 @@ pub struct Relay {
     pub from_mesh: bool,
     /// Whether there is another endpoint to ask if its application is unreachable.
     pub elsewhere: bool,
-    /// When the response began; only for the access log.
-    pub first_byte: Option<Instant>,
-    /// Whether the access log needs this request.
-    pub logged: bool,
+    /// Times for the access log; `None`: it needs none.
+    pub times: Option<Box<Times>>,
     /// A field to add to the response's head.
     pub add: Option<Box<(String, String)>>,
     /// Body bytes from the client.
@@ -109,6 +107,15 @@ pub struct Relay {
     to_down: Buf,
     ready_down: usize,
     armed: Armed,
+}
+
+/// When the parts of an exchange were there.
+#[derive(Default)]
+pub struct Times {
+    /// The whole request had been sent.
+    sent: Option<Instant>,
+    /// The response began.
+    first_byte: Option<Instant>,
 }
 
 struct Response {
@@ -159,7 +166,7 @@ impl Relay {
             draining: false,
             from_mesh: false,
             elsewhere: false,
-            first_byte: None,
+            times: None,
             add: None,
             body_sent: 0,
             is_call: false,
@@ -174,7 +181,6 @@ impl Relay {
             head_bytes: mesh.max_header_bytes,
             head_fields: mesh.max_headers,
             idle_ms: mesh.idle_timeout_ms,
-            logged: false,
             single,
             sent: 0,
             whole,
@@ -204,6 +210,17 @@ impl Relay {
     fn limits(&self) -> Limits {
         let fields = head_limits::fields(self.head_fields, self.from_mesh);
         head_limits::limits(self.head_bytes, fields)
+    }
+
+    /// Returns when the response began.
+    pub fn first_byte(&self) -> Option<Instant> {
+        self.times.as_ref()?.first_byte
+    }
+
+    /// Returns how long the upstream took for its response, if that began after the request's end.
+    pub fn upstream_time(&self) -> Option<Duration> {
+        let times = self.times.as_ref()?;
+        times.first_byte?.checked_duration_since(times.sent?)
     }
 
     /// Whether the whole request is at hand.
@@ -285,6 +302,9 @@ impl Relay {
         self.request_done = false;
         self.unparsed = false;
         self.armed = Armed::Not;
+        if let Some(times) = &mut self.times {
+            times.sent = None;
+        }
     }
 
     /// Relays as much as possible.
@@ -300,7 +320,12 @@ impl Relay {
         let mut broken = None;
         if !self.request_done {
             match self.poll_request(cx, down, from_down, up) {
-                Poll::Ready(Ok(())) => self.request_done = true,
+                Poll::Ready(Ok(())) => {
+                    self.request_done = true;
+                    if let Some(times) = &mut self.times {
+                        times.sent = Some(Instant::now());
+                    }
+                }
                 // An upstream may answer and close without reading everything, so look for its
                 // answer before giving up.
                 Poll::Ready(Err(end @ End::Failed(Side::Up, ..))) => broken = Some(end),

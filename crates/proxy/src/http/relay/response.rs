@@ -274,10 +274,12 @@ impl Relay {
             self.from_up.consume(count);
         }
         self.status = head.status;
-        self.first_byte = self.logged.then(Instant::now);
+        if let Some(times) = &mut self.times {
+            times.first_byte = Some(Instant::now());
+        }
         self.response = Some(response);
-        // The request cannot be sent again any more, so its bytes are not needed.
-        if self.sent >= self.request.len() {
+        // The request cannot be sent again any more, so its bytes are not needed, but to say what failed.
+        if self.sent >= self.request.len() && head.status < 500 {
             self.request.release();
             self.sent = 0;
         }

@@ -277,6 +277,11 @@ impl Http2Stream {
         }
     }
 
+    /// Makes the connection take no new streams and end with its last one.
+    pub fn retire_connection(&self) {
+        self.connection.retire();
+    }
+
     /// Receives bytes of an HTTP/1.1 message; 0 when the peer has ended its side.
     ///
     /// # Errors

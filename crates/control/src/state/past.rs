@@ -1,0 +1,248 @@
+//! The mesh as it was: changes are kept for a while, so that a call can be judged as it was.
+
+use super::{MeshState, Refused};
+use crate::history::{KEPT as KEPT_STEPS, STEP};
+use crate::index::{Edit, Index, Nodes, Undo};
+use crate::reports::now;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use tulle_api::v1;
+use tulle_model::manifest::{OBSERVED, Object, Problem, Severity};
+
+/// Most changes that are kept.
+const MAX_CHANGES: usize = 4096;
+/// Most bytes of them, at a guess.
+const MAX_BYTES: usize = 4 << 20;
+/// How long they are kept, in seconds.
+const KEPT: f64 = 960.0;
+/// Nodes are listed so often at most, in seconds.
+const LOOK: f64 = 1.0;
+
+/// Changes, the oldest first, each as what takes it back.
+#[derive(Default)]
+pub(super) struct Past(Mutex<Changes>);
+
+#[derive(Default)]
+struct Changes {
+    all: VecDeque<(f64, Edit, usize)>,
+    bytes: usize,
+    /// Before this it is not known how the mesh was.
+    since: f64,
+}
+
+impl Changes {
+    fn add(&mut self, at: f64, undo: Undo) {
+        self.bytes += undo.bytes;
+        self.all.push_back((at, undo.edit, undo.bytes));
+        while let Some((first, _, bytes)) = self.all.front() {
+            let is_old = *first < at - KEPT;
+            if !is_old && self.all.len() <= MAX_CHANGES && self.bytes <= MAX_BYTES {
+                return;
+            }
+            self.since = *first;
+            self.bytes -= bytes;
+            self.all.pop_front();
+        }
+    }
+
+    /// Returns what takes back all since a time, the newest first.
+    fn since(&self, time: f64) -> Option<impl Iterator<Item = &Edit>> {
+        let later = self.all.iter().rev().take_while(move |(at, ..)| *at > time);
+        (time >= self.since).then(|| later.map(|(_, edit, _)| edit))
+    }
+}
+
+/// Nodes as of a revision of the index and a time.
+#[derive(Default)]
+pub(super) struct Known(Mutex<Option<(u64, f64, Arc<Nodes>)>>);
+
+impl MeshState {
+    /// Keeps from now on what changes.
+    pub(crate) fn observe(&self) {
+        self.past
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .since = now();
+        self.reports.begin();
+    }
+
+    /// Remembers edits that are about to be made.
+    pub(super) fn remember(&self, index: &Index, edits: &[Edit], who: &str) {
+        if !self.reports.are_wanted() {
+            return;
+        }
+        let at = now();
+        for edit in edits {
+            let Some(undo) = index.undo(edit) else {
+                continue;
+            };
+            if let Some((kind, name, verb)) = &undo.done {
+                self.reports
+                    .happened("object", format!("{kind} {name}"), verb, who);
+            }
+            let mut past = self.past.0.lock().unwrap_or_else(PoisonError::into_inner);
+            past.add(at, undo);
+        }
+    }
+
+    /// The first objects of a cluster are no change.
+    pub(super) fn begin_past(&self) {
+        self.past
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .since = now();
+    }
+
+    /// Why a call was allowed or not, with the objects of then.
+    pub(crate) fn explain_at(
+        &self,
+        asked: &v1::ExplainRequest,
+        at: f64,
+    ) -> Result<v1::Explanation, Refused> {
+        let past = {
+            let index = self.index();
+            let past = self.past.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(undone) = past.since(at).filter(|_| self.reports.are_wanted()) else {
+                return Err(Refused::Conflict(self.beyond(past.since)));
+            };
+            index.before(undone)
+        };
+        let explained = past.explain(asked);
+        explained.map_err(|e| Refused::NotFound(e.to_string()))
+    }
+
+    fn beyond(&self, since: f64) -> String {
+        match self.reports.are_wanted() {
+            true => format!(
+                "it is not known how the mesh was then: the history begins {:.0} s ago",
+                (now() - since).max(0.0)
+            ),
+            false => "this controller keeps no history: start it with the console".to_owned(),
+        }
+    }
+
+    /// Returns of these calls those that are allowed now, and would not be with these objects.
+    fn would_deny(
+        &self,
+        objects: &[Object],
+        calls: impl Iterator<Item = (String, String)>,
+    ) -> Vec<(String, String)> {
+        let index = self.index();
+        let after = index.after(objects);
+        let allowed = |index: &Index, from: &str, to: &str| {
+            let asked = v1::ExplainRequest {
+                from: from.to_owned(),
+                to: to.to_owned(),
+                ..Default::default()
+            };
+            index.explain(&asked).map(|e| e.allowed)
+        };
+        let denied = calls.filter(|(from, to)| {
+            allowed(&index, from, to) == Ok(true) && allowed(&after, from, to) == Ok(false)
+        });
+        denied.collect()
+    }
+
+    /// Lists who has called whom in the last seconds, by names that can be asked about.
+    pub(crate) fn observed(&self, seconds: u32) -> Vec<v1::ObservedEdge> {
+        let nodes = self.nodes_known();
+        let history = self.reports.history();
+        let span = history.span(now() + f64::from(STEP), seconds);
+        let name = |id: &str| nodes.all.get(id).map(|node| node.name.clone());
+        let edges = history.edges(span).filter_map(|((from, to), counts)| {
+            Some(v1::ObservedEdge {
+                from: name(from)?,
+                to: name(to)?,
+                requests: counts.requests,
+                denied: counts.denied,
+            })
+        });
+        let mut edges: Vec<_> = edges.collect();
+        edges.sort_by(|a, b| (&a.from, &a.to).cmp(&(&b.from, &b.to)));
+        edges
+    }
+
+    /// Finds the services whose callers of the last fifteen minutes these objects would deny.
+    pub(super) fn observed_denials(&self, objects: &[Object]) -> Vec<Problem> {
+        if !self.reports.are_wanted() {
+            return Vec::new();
+        }
+        let edges = self.observed(KEPT_STEPS * STEP);
+        let calls = edges.iter().map(|e| (e.from.clone(), e.to.clone()));
+        let denied = self.would_deny(objects, calls);
+        let mut callers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for edge in &edges {
+            if denied
+                .iter()
+                .any(|(from, to)| (from, to) == (&edge.from, &edge.to))
+            {
+                let caller = format!("{} ({} requests)", edge.from, edge.requests);
+                callers.entry(&edge.to).or_default().push(caller);
+            }
+        }
+        let problems = callers.into_iter().map(|(service, callers)| Problem {
+            code: OBSERVED.into(),
+            severity: Severity::Warning,
+            object: format!("service/{service}"),
+            field: String::new(),
+            message: format!(
+                "it was called in the last 15 minutes by {}; these manifests would deny that",
+                callers.join(", ")
+            ),
+        });
+        problems.collect()
+    }
+
+    /// Returns who there is. It may be a second old.
+    pub(crate) fn nodes_known(&self) -> Arc<Nodes> {
+        let mut known = self.known.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = now();
+        if let Some((_, looked, nodes)) = &*known
+            && (looked..=&(looked + LOOK)).contains(&&at)
+        {
+            return nodes.clone();
+        }
+        let index = self.index();
+        let revision = index.revision();
+        let nodes = match &*known {
+            Some((same, _, nodes)) if *same == revision => nodes.clone(),
+            _ => Arc::new(index.nodes()),
+        };
+        *known = Some((revision, at, nodes.clone()));
+        nodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn undo(bytes: usize) -> Undo {
+        Undo {
+            edit: Edit::Unplace {
+                workload: "w".into(),
+            },
+            done: None,
+            bytes,
+        }
+    }
+
+    #[test]
+    fn changes_are_bounded_and_say_where_they_begin() {
+        let mut changes = Changes::default();
+        for i in 0..10 {
+            changes.add(f64::from(i), undo(MAX_BYTES / 4));
+        }
+        assert_eq!((changes.all.len(), changes.since), (4, 5.0));
+        assert!(changes.since(4.0).is_none());
+        assert_eq!(changes.since(7.0).unwrap().count(), 2);
+        for i in 0..2 * MAX_CHANGES {
+            changes.add(20.0, undo(i % 2));
+        }
+        assert_eq!(changes.all.len(), MAX_CHANGES);
+        changes.add(20.0 + KEPT + 1.0, undo(1));
+        assert_eq!((changes.all.len(), changes.bytes), (1, 1));
+    }
+}

@@ -1,0 +1,220 @@
+//! Requests and connections with the same labels: who called whom, and how.
+
+use crate::telemetry::grpc_status::ResponseStatus;
+use crate::telemetry::reason::Reason;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::Workload;
+
+/// Upper bounds in milliseconds, the same as Istio's; in bytes for sizes, as Istio has them, too.
+pub const BUCKETS_MS: [f64; 19] = [
+    0.5,
+    1.0,
+    5.0,
+    10.0,
+    25.0,
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1000.0,
+    2500.0,
+    5000.0,
+    10000.0,
+    30000.0,
+    60000.0,
+    300_000.0,
+    600_000.0,
+    1_800_000.0,
+    3_600_000.0,
+];
+
+/// The proxy that reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reporter {
+    /// The client's sidecar or a gateway.
+    Source,
+    /// The server's sidecar.
+    Destination,
+}
+
+/// The labels of a series.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Labels {
+    /// The proxy that reports.
+    pub reporter: Reporter,
+    /// The caller's identity; `None`: outside the mesh.
+    pub source: Option<SpiffeId>,
+    /// The caller's workload; `None`: unknown.
+    pub source_workload: Option<Arc<Workload>>,
+    /// The service called.
+    pub destination_service: Arc<str>,
+    /// The identity that answers; `None`: outside the mesh or not known.
+    pub destination: Option<SpiffeId>,
+    /// The workload that answers; `None`: unknown.
+    pub destination_workload: Option<Arc<Workload>>,
+    /// Whether the connection between the two is mutual TLS.
+    pub mutual_tls: bool,
+    /// Whether it is opaque TCP rather than HTTP.
+    pub tcp: bool,
+}
+
+/// Requests with the same labels.
+pub struct RequestSeries {
+    /// Its labels.
+    pub labels: Labels,
+    pub(super) outcomes: RefCell<Vec<Outcome>>,
+    pub(super) tcp: TcpCounters,
+    pub(super) touched: Cell<Instant>,
+    /// Whether sizes are counted.
+    sized: bool,
+}
+
+pub(super) struct Outcome {
+    pub(super) answer: ResponseStatus,
+    pub(super) reason: Reason,
+    pub(super) histogram: Histogram,
+    /// `None`: sizes are not counted.
+    pub(super) sizes: Option<Box<Sizes>>,
+}
+
+/// How long requests took.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Histogram {
+    /// How many ended in each of [`BUCKETS_MS`], none of them counted twice.
+    pub buckets: [u64; BUCKETS_MS.len()],
+    /// How many there were, those that took longer among them.
+    pub count: u64,
+    pub(super) sum: f64,
+}
+
+/// The sizes of bodies in bytes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sizes {
+    /// Requests' bodies.
+    pub request: Histogram,
+    /// Responses' bodies.
+    pub response: Histogram,
+}
+
+#[derive(Default)]
+pub(super) struct TcpCounters {
+    pub(super) opened: Cell<u64>,
+    pub(super) closed: Cell<u64>,
+    pub(super) sent: Cell<u64>,
+    pub(super) received: Cell<u64>,
+}
+
+fn add(cell: &Cell<u64>, count: u64) {
+    cell.set(cell.get().wrapping_add(count));
+}
+
+impl Histogram {
+    fn observe(&mut self, value: f64) {
+        // Buckets are cumulative only when they are shown: one increment per request.
+        if let Some(bucket) = BUCKETS_MS.iter().position(|&bound| value <= bound) {
+            self.buckets[bucket] += 1;
+        }
+        self.count += 1;
+        self.sum += value;
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
+            *mine += theirs;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+    }
+}
+
+impl Sizes {
+    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are 9 PB")]
+    fn observe(&mut self, (request, response): (u64, u64)) {
+        self.request.observe(request as f64);
+        self.response.observe(response as f64);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.request.merge(&other.request);
+        self.response.merge(&other.response);
+    }
+}
+
+impl Outcome {
+    fn observe(&mut self, ms: f64, bytes: (u64, u64)) {
+        self.histogram.observe(ms);
+        if let Some(sizes) = &mut self.sizes {
+            sizes.observe(bytes);
+        }
+    }
+}
+
+impl RequestSeries {
+    pub(super) fn new(labels: Labels, sized: bool) -> Rc<Self> {
+        Rc::new(Self {
+            labels,
+            outcomes: RefCell::new(Vec::new()),
+            tcp: TcpCounters::default(),
+            touched: Cell::new(Instant::now()),
+            sized,
+        })
+    }
+
+    /// Counts one request that began at `started` and ended `now`, with the bytes of its body and of its
+    /// response's.
+    pub fn request(
+        &self,
+        answer: ResponseStatus,
+        reason: Reason,
+        (started, now): (Instant, Instant),
+        bytes: (u64, u64),
+    ) {
+        let ms = now.duration_since(started).as_secs_f64() * 1000.0;
+        self.touched.set(now);
+        let mut outcomes = self.outcomes.borrow_mut();
+        // A handful of outcomes per series: a scan is faster than hashing.
+        let known = outcomes
+            .iter_mut()
+            .find(|o| o.answer == answer && o.reason == reason);
+        match known {
+            Some(outcome) => outcome.observe(ms, bytes),
+            None => {
+                let sized = self.sized && answer.status > 0;
+                let mut outcome = Outcome {
+                    answer,
+                    reason,
+                    histogram: Histogram::default(),
+                    sizes: sized.then(Box::default),
+                };
+                outcome.observe(ms, bytes);
+                outcomes.push(outcome);
+            }
+        }
+    }
+
+    /// Counts a TCP connection that began.
+    pub fn tcp_opened(&self) {
+        add(&self.tcp.opened, 1);
+        self.touched.set(Instant::now());
+    }
+
+    /// Counts bytes of a TCP connection: `received` from the caller, `sent` to it.
+    pub fn tcp_bytes(&self, received: u64, sent: u64) {
+        add(&self.tcp.received, received);
+        add(&self.tcp.sent, sent);
+    }
+
+    /// Counts a TCP connection that ended.
+    pub fn tcp_closed(&self, reason: Reason) {
+        add(&self.tcp.closed, 1);
+        self.touched.set(Instant::now());
+        if reason != Reason::Ok {
+            let now = Instant::now();
+            self.request(0.into(), reason, (now, now), (0, 0));
+        }
+    }
+}
