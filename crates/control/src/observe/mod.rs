@@ -21,7 +21,7 @@ pub use pages::*;
 pub use shown::*;
 
 use crate::history::Event;
-use crate::state::{MeshState, Refused};
+use crate::state::{Actor, MeshState, Refused};
 use findings::Found;
 use follow::Followed;
 use std::sync::{Arc, Mutex};
@@ -62,8 +62,9 @@ impl Observer {
             false => ("host", "this host"),
         };
         let trust_domain = self.state.trust_domain().to_string();
-        // Without a Mesh object the defaults hold, and the trust domain is what tells meshes apart.
-        let named = self.objects(Some("Mesh")).into_iter().next();
+        // Where no Mesh object is stored the trust domain is what tells meshes apart.
+        let stored = self.state.list(&Actor::Operator, "Mesh", "");
+        let named = stored.unwrap_or_default().into_iter().next();
         MeshFacts {
             name: named.map_or_else(|| trust_domain.clone(), |mesh| mesh.name),
             trust_domain,
