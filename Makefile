@@ -52,13 +52,13 @@ GATE = TULLE_PROXY=target/release/tulle-proxy target/debug/tulle bench pair --qu
 # Runs tests several at once and writes down what each takes; `make times` shows it.
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
-CI_TIER := lint test test-kube conformance-short gate
+CI_TIER := lint test console-short test-kube conformance-short gate
 LONG_TIER := lint test test-kube-all conformance gate web bench study-quick images fuzz test-stress
 
 .DEFAULT_GOAL := help
 .PHONY: help demo observability build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
 	study-quick gate \
-	conformance conformance-short conformance-kube account images fuzz web clean
+	conformance conformance-short conformance-kube account images fuzz web console-short clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -92,8 +92,9 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
-	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then scripts/fetch-fortio.sh >/dev/null; \
-	else echo "note: tests of bench sweep are skipped: they need Fortio, and Fortio needs Go"; fi
+	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then \
+	scripts/fetch-fortio.sh >/dev/null && scripts/fetch-otel-collector.sh >/dev/null && scripts/fetch-cel-spec.sh >/dev/null; \
+	else echo "note: tests with Fortio, with the OpenTelemetry collector and of CEL's specification are skipped: these need Go"; fi
 	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
 	cargo build --workspace --locked --bins && $(PROXY) && wait $$oha
@@ -210,6 +211,13 @@ web: ## the console's page: types, lint, tests with Chromium (also on a mesh tha
 	web/check.sh --browser
 	$(IN_IMAGES)
 	cd web && node --test --test-reporter=spec test/mesh/*.test.mjs
+
+# Its tests ask more of the machine than the others of the CI tier: without Node 20 they are left out.
+console-short: ## the console's story in Chromium, on a mesh that is up (Node 20)
+	@if [ "$$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -lt 20 ]; then \
+	echo "note: the console's story is skipped: it needs Node 20"; else \
+	$(PACKAGES) chromium && $(IN_IMAGES) && web/check.sh --install && \
+	cd web && SHORT=1 node --test --test-reporter=spec test/mesh/story.test.mjs; fi
 
 clean: ## remove what was built
 	cargo clean

@@ -12,6 +12,8 @@
 #   PEERS="osm" ...            other peers than "osm istio": of osm, osm-nowasm and istio, also none of them
 #   INGRESS=on|off ...         native or spring by an Ingress or without it, other than above
 #   SHARES=0.1 TIMES="5 10" ...  other limits of sidecars; seconds of warm-up and measurement
+#   REPEATS=3 ...              how often each mesh and path is measured
+#   MODES=both CONNECTIONS=2,64 ...  of sweep: which sidecars there are, and connections
 #
 # Results: bench-out/<date>/{cluster-seeds,cluster-spring,cluster-sweep,…}/report.html, or in OUT.
 set -euo pipefail
@@ -66,14 +68,17 @@ fi
 # in the published study.
 shares=${SHARES:-0.25,0.1}
 if ((quick)); then
-    native=(--cpu "$shares" --repeats 1) native_times="5 30"
-    spring=(--cpu "$shares" --repeats 1) spring_times="45 30"
-    sweep=(--modes both,baseline --connections 4,32 --repeats 1) sweep_times="2 30"
+    native=(--repeats "${REPEATS:-1}") native_times="5 30"
+    spring=(--repeats "${REPEATS:-1}") spring_times="45 30"
+    sweep=(--repeats "${REPEATS:-1}" --modes "${MODES:-both,baseline}" --connections "${CONNECTIONS:-4,32}")
+    sweep_times="2 30"
 else
-    native=(--cpu "$shares" --repeats 5) native_times="60 180"
-    spring=(--cpu "$shares" --repeats 3) spring_times="120 180"
-    sweep=(--connections 2,4,8,16,32,64 --repeats 3) sweep_times="20 120"
+    native=(--repeats "${REPEATS:-5}") native_times="60 180"
+    spring=(--repeats "${REPEATS:-3}") spring_times="120 180"
+    sweep=(--repeats "${REPEATS:-3}" --modes "${MODES:-baseline,clientsidecar,serversidecar,both}")
+    sweep+=(--connections "${CONNECTIONS:-2,4,8,16,32,64}") sweep_times="20 120"
 fi
+native+=(--cpu "$shares") spring+=(--cpu "$shares")
 times() { # WARMUP SECONDS
     echo --warmup "$1" --seconds "$2"
 }

@@ -5,7 +5,7 @@
 
 Cargo builds again what is newer than its last build, and every file of a clone is new. FILE keeps the content hash and
 the time of each file and directory of the last clone at the same place; it is read and written anew. A file whose
-content differs keeps its own, newer time, and so does all of a clone at another place: paths are compiled into tests.
+content differs is new, and so is all of a clone at another place, however old: paths are compiled into tests.
 """
 
 import json
@@ -48,6 +48,8 @@ def main():
         if old and old[0] == content:
             os.utime(path, ns=(old[1], old[1]), follow_symlinks=False)
             restored += 1
+        else:
+            os.utime(path, follow_symlinks=False)
         now[path] = [content, os.lstat(path).st_mtime_ns]
     new = memory.with_suffix(".new")
     new.write_text(json.dumps({"place": place, "ages": now}))

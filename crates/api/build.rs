@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".tulle.mesh.v1.ToldResource.body")
         // The same input always encodes to the same bytes, so unchanged resources compare equal.
         .btree_map(".")
+        .codec_path("crate::codec::SmallCodec")
         .compile_fds(descriptors)?;
     let descriptors = protox::compile(["ext_authz/v3/authorization.proto"], [ROOT])?;
     tonic_prost_build::configure()

@@ -15,19 +15,21 @@ fn main() {
     let script = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("link.ld");
     let script = format!("-Wl,--no-eh-frame-hdr,-T,{}", script.display());
     let wishes = [
+        // Rust's own linker, which it uses by itself where the C library is glibc: others do not know what follows.
+        lld(),
         // A panic aborts, so nothing reads the tables for unwinding.
-        script.as_str(),
+        vec![script],
         // One copy of functions that are the same, which generic ones often are for several types. Nothing here
         // compares the addresses of functions.
-        "-Wl,--icf=all",
+        vec!["-Wl,--icf=all".to_owned()],
         // A relocation becomes a bit instead of 24 bytes (glibc 2.36, musl 1.2.4).
-        "-Wl,-z,pack-relative-relocs",
+        vec!["-Wl,-z,pack-relative-relocs".to_owned()],
     ];
     let mut options = Vec::new();
     for wish in wishes {
-        options.push(wish);
-        if !works(&options) {
-            options.pop();
+        let with = [options.as_slice(), &wish].concat();
+        if works(&with) {
+            options = with;
         }
     }
     for option in options {
@@ -35,8 +37,26 @@ fn main() {
     }
 }
 
+/// The options by which a C compiler links with Rust's linker; none: Rust has not brought it.
+fn lld() -> Vec<String> {
+    let mut compiler = Command::new(variable("RUSTC"));
+    let said = compiler.args(["--print", "sysroot"]).output();
+    let root = said
+        .ok()
+        .and_then(|said| String::from_utf8(said.stdout).ok());
+    let place = format!("lib/rustlib/{}/bin/gcc-ld", variable("HOST"));
+    let directory = PathBuf::from(root.unwrap_or_default().trim()).join(place);
+    match directory.join("ld.lld").exists() {
+        true => vec![
+            "-fuse-ld=lld".to_owned(),
+            format!("-B{}", directory.display()),
+        ],
+        false => Vec::new(),
+    }
+}
+
 /// Whether a program that is linked with these options runs, or, of another machine, whether it is linked at all.
-fn works(options: &[&str]) -> bool {
+fn works(options: &[String]) -> bool {
     let directory = PathBuf::from(variable("OUT_DIR"));
     let (source, program) = (directory.join("probe.rs"), directory.join("probe"));
     let target = variable("TARGET");

@@ -23,8 +23,9 @@ fn main() {
     );
     let mut table = String::from("&[\n");
     for (number, path) in files.iter().enumerate() {
-        let packed = out.join(format!("page-{number}.gz"));
-        fs::write(&packed, pack(&fs::read(root.join(path)).unwrap())).unwrap();
+        // Beside the table, and so named: the directory of builds may be moved.
+        let packed = format!("page-{number}.gz");
+        fs::write(out.join(&packed), pack(&fs::read(root.join(path)).unwrap())).unwrap();
         let url = match path.as_str() {
             "index.html" => "/".to_owned(),
             other => format!("/{other}"),

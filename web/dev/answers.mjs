@@ -121,12 +121,8 @@ export function servicePage(mesh, name, now) {
       workload: node.endpoints > 1 ? `${node.name}-${i + 1}` : node.name,
       host: node.hosts[i % node.hosts.length] ?? "",
       ready: i < node.ready,
-      ejected: mesh.faults === true && node.name === "stock",
+      leftOutBy: mesh.faults === true && node.name === "stock" ? 2 : 0,
       health: i < node.ready ? "ok" : "error",
-      rate:
-        i < node.ready
-          ? round(inbound.reduce((sum, id) => sum + mesh.edge(id, now).rate, 0) / Math.max(1, node.ready))
-          : 0,
     })),
     series: mesh.series(inbound, now),
     inbound: inbound.map((id) => mesh.edge(id, now)),

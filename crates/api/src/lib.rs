@@ -3,6 +3,7 @@
 //! applications, collectors of telemetry. No I/O and no decisions.
 
 mod body;
+pub mod codec;
 mod revocation;
 
 pub use body::{Encoded, InvalidBody, decode, decode_body, encode, encode_body};

@@ -107,6 +107,7 @@ fn answer(mut stream: TcpStream) -> Option<()> {
 }
 
 struct Setup {
+    path: &'static str,
     peer: Box<dyn Peer>,
     topology: Topology,
     _dir: tempfile::TempDir,
@@ -116,18 +117,28 @@ struct Setup {
 
 impl Setup {
     fn new(name: &str, mode: Mode) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let topology = Topology::new(dir.path(), mode, Protocol::Http, ports()).unwrap();
-        Self::with(one(name), topology, dir)
+        Self::asking("/", one(name), mode)
     }
 
-    fn with(peer: Box<dyn Peer>, topology: Topology, dir: tempfile::TempDir) -> Self {
+    fn asking(path: &'static str, peer: Box<dyn Peer>, mode: Mode) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let topology = Topology::new(dir.path(), mode, Protocol::Http, ports()).unwrap();
+        Self::with(path, peer, topology, dir)
+    }
+
+    fn with(
+        path: &'static str,
+        peer: Box<dyn Peer>,
+        topology: Topology,
+        dir: tempfile::TempDir,
+    ) -> Self {
         serve(([127, 0, 0, 1], topology.ports.app).into());
         let entry = topology.entry().port();
         let running = Running::start(peer.as_ref(), &topology, &[], || {
-            http::get(entry, "/").map(drop)
+            http::get(entry, path).map(drop)
         });
         Self {
+            path,
             peer,
             topology,
             _dir: dir,
@@ -138,7 +149,7 @@ impl Setup {
 
     fn ask(&mut self, count: u64) {
         for _ in 0..count {
-            let body = http::get(self.topology.entry().port(), "/").unwrap();
+            let body = http::get(self.topology.entry().port(), self.path).unwrap();
             assert_eq!(body, "ok");
         }
         self.asked += count;
@@ -195,6 +206,25 @@ fn every_mode(name: &str) {
             let tells = name != "haproxy-tcp" && mode != Mode::Baseline;
             assert_eq!(more.is_err(), tells);
         }
+    }
+}
+
+/// A row of `--vs features` counts only if its identities are proven.
+#[test]
+fn each_feature_lets_the_proof_through() {
+    let features = peer::parse("features", &options()).unwrap();
+    assert!(features.len() > 10);
+    for peer in features {
+        let name = peer.name();
+        let mut setup = Setup::asking("/bytes/1", peer, Mode::Both);
+        setup.ask(2);
+        setup.proven();
+        let probe = ProbeRequest {
+            path: "/bytes/1",
+            caller: Some("/caller"),
+        };
+        let refused = refusal::prove(setup.peer.as_ref(), &setup.topology, &probe);
+        refused.unwrap_or_else(|why| panic!("{name}: {why}"));
     }
 }
 
@@ -275,7 +305,7 @@ fn changed(name: &str, change: Change) -> Setup {
     let dir = tempfile::tempdir().unwrap();
     let topology = Topology::new(dir.path(), Mode::Both, Protocol::Http, ports()).unwrap();
     let peer = one(name);
-    Setup::with(Box::new(Changed { peer, change }), topology, dir)
+    Setup::with("/", Box::new(Changed { peer, change }), topology, dir)
 }
 
 /// Where the client's sidecar is told that the application is the next hop.
@@ -308,7 +338,7 @@ fn past_the_server(dir: &Path, name: &str) -> Setup {
         }
     }
     let peer = Box::new(Straight(one(name), straight));
-    Setup::with(peer, topology, tempfile::tempdir().unwrap())
+    Setup::with("/", peer, topology, tempfile::tempdir().unwrap())
 }
 
 #[test]

@@ -214,6 +214,14 @@ Examples:
 
 Nothing is applied. Look at what is printed: a call that happens once a month was perhaps not seen.";
 
+/// `tulle import`
+pub(crate) const IMPORT: &str = "\
+Examples:
+  tulle import osm mesh-config.yaml policies/egress.yaml > tulle.yaml
+  tulle import fsm - -o json                  what is on standard input, for programs
+
+Nothing is applied. Exit code 79 says that something was lost; standard error names it, and what to do instead.";
+
 /// `tulle exec`
 pub(crate) const EXEC: &str = "\
 Examples:

@@ -21,6 +21,7 @@ mod get;
 mod host;
 mod http;
 mod identity;
+mod import;
 mod join;
 mod kube;
 mod kubeconfig_files;
@@ -165,6 +166,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Bench { words } = &cli.command {
         return Err(bench::become_the_lab(words));
     }
+    if let Command::Import(args) = &cli.command {
+        return import::import(args);
+    }
     if let Command::Prove(args) = &cli.command
         && !args.files.is_empty()
     {
@@ -275,6 +279,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         // Done above.
         Command::Bench { .. }
         | Command::Completions { .. }
+        | Command::Import(_)
         | Command::Install(_)
         | Command::Uninstall(_)
         | Command::Upgrade(_)

@@ -226,3 +226,51 @@ fn exec_in_is_not_for_people() {
     assert_eq!(answer.code, 126);
     assert!(answer.err.contains("internal"), "{answer:?}");
 }
+
+#[test]
+fn import_says_by_its_exit_code_that_something_was_lost() {
+    let mesh = Mesh::new();
+    let config = |more: &str| {
+        format!(
+            "apiVersion: config.openservicemesh.io/v1alpha2
+kind: MeshConfig
+metadata: {{name: osm-mesh-config, namespace: osm-system}}
+spec:
+  traffic: {{enableEgress: true{more}}}
+"
+        )
+    };
+    mesh.write("whole.yaml", &config(""));
+    let answer = mesh.tulle(&["import", "osm", "whole.yaml"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(
+        answer
+            .out
+            .contains("# from MeshConfig osm-system/osm-mesh-config"),
+        "{answer:?}"
+    );
+    // Everything printed is a manifest that `apply` takes.
+    mesh.write("made.yaml", &answer.out);
+    mesh.write("workload.yaml", WORKLOAD);
+    let files = ["-f", "made.yaml", "-f", "workload.yaml"];
+    let judged = mesh.tulle(&[&["prove", "nobody leaves the mesh"][..], &files].concat());
+    assert_eq!(judged.code, 79, "egress is allowed: {judged:?}");
+
+    mesh.write(
+        "lossy.yaml",
+        &config(", networkInterfaceExclusionList: [eth1]"),
+    );
+    let answer = mesh.tulle(&["import", "fsm", "lossy.yaml", "-o", "json"]);
+    assert_eq!(answer.code, 79, "{answer:?}");
+    let told: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    assert_eq!(
+        told["lost"][0]["field"],
+        "spec.traffic.networkInterfaceExclusionList"
+    );
+    assert_eq!(told["objects"][0]["object"]["spec"]["allowEgress"], true);
+
+    mesh.write("broken.yaml", "a: [");
+    assert_eq!(mesh.tulle(&["import", "osm", "broken.yaml"]).code, 65);
+    assert_eq!(mesh.tulle(&["import", "osm", "/no/such/file"]).code, 1);
+    assert_eq!(mesh.tulle(&["import", "kuma", "whole.yaml"]).code, 64);
+}

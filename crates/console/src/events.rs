@@ -6,8 +6,8 @@ use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{Notify, broadcast};
 use tulle_control::observe::{GraphDelta, Mark, Observer};
 
 /// Frames that a browser may be behind. One comes each five seconds, and some more with marks.
@@ -23,10 +23,21 @@ struct Told {
     bytes: Bytes,
 }
 
+/// Why the feed tells of no more changes.
+#[derive(Debug, PartialEq, Eq)]
+enum Observed {
+    /// There is no stream.
+    Unfollowed,
+    /// The observer is gone.
+    Ended,
+}
+
 /// The source of all streams of events.
 pub(crate) struct Feed {
     observer: Observer,
     told: broadcast::Sender<Told>,
+    /// Wakes the feed: there is a stream again.
+    followed: Notify,
     ids: AtomicU64,
 }
 
@@ -35,6 +46,7 @@ impl Feed {
         Arc::new(Self {
             observer,
             told: broadcast::channel(BACKLOG).0,
+            followed: Notify::new(),
             ids: AtomicU64::new(1),
         })
     }
@@ -42,6 +54,7 @@ impl Feed {
     /// Follows the mesh from its beginning: the whole graph first.
     pub(crate) fn follow(&self) -> Follower {
         let told = self.told.subscribe();
+        self.followed.notify_one();
         let whole = self.observer.whole();
         let mut first = String::new();
         event(&mut first, self.id(), "graph", &whole);
@@ -54,33 +67,44 @@ impl Feed {
         }
     }
 
-    /// Tells all streams of changes, until the observer is gone.
+    /// Tells all streams of changes, until the observer is gone. Without a stream it asks for no changes, so that
+    /// the controller prepares no graph for nobody.
     pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            while self.told.receiver_count() == 0 {
+                self.followed.notified().await;
+            }
+            if self.tell_followers().await == Observed::Ended {
+                return;
+            }
+        }
+    }
+
+    /// Tells of changes while there are streams.
+    async fn tell_followers(&self) -> Observed {
         let mut changes = self.observer.changes();
         let mut marks = self.observer.new_marks();
-        let mut known = changes.borrow_and_update().revision;
+        // Nothing is known of the time before: the first change is told whole.
+        let mut known = 0;
         let mut counted = self.count();
-        loop {
+        while self.told.receiver_count() > 0 {
             tokio::select! {
                 changed = changes.changed() => {
                     if changed.is_err() {
-                        return;
+                        return Observed::Ended;
                     }
                     let delta = changes.borrow_and_update().clone();
-                    if self.told.receiver_count() == 0 {
-                        known = delta.revision;
-                        continue;
-                    }
                     known = self.tell_graph(&delta, known, &mut counted);
                 }
                 mark = marks.recv() => match mark {
                     Ok(mark) => self.tell_marks(mark, &mut marks),
                     // Whoever wants them all asks for them.
                     Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
+                    Err(RecvError::Closed) => return Observed::Ended,
                 },
             }
         }
+        Observed::Unfollowed
     }
 
     /// Tells of a change, or of everything if one was missed. Returns the revision that is told.

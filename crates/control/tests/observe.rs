@@ -191,6 +191,70 @@ async fn whole_edge(observer: &Observer) -> tulle_control::observe::Edge {
     .await
 }
 
+/// The sidecars of `a` and `b`: the first calls the second, behind which an application answers.
+async fn pair(mesh: &mut common::Mesh, directory: &Path) -> (Proxy, Proxy) {
+    let inbound = json!({ "kind": "inboundPort", "port": 9002 });
+    let outbound = json!({ "kind": "upstream", "service": "b", "port": 9002 });
+    let b = proxy(mesh, directory, "b", inbound).await;
+    let mut placed = placement("b", 9002, b.listener.port());
+    placed.ports[0].target = application().await.to_string();
+    mesh.report(placed).await;
+    let a = proxy(mesh, directory, "a", outbound).await;
+    ready(&a).await;
+    ready(&b).await;
+    (a, b)
+}
+
+async fn both_report(observer: &Observer) {
+    eventually("both report", || {
+        (observer.graph(None, 60).coverage.reporting == 2).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_a_caller_passes_over_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start_as(ControllerConfig {
+        observe: true,
+        ..config(directory.path())
+    })
+    .await;
+    let observer = mesh.running.observer().unwrap();
+    let checked = json!({
+        "apiVersion": "tulle.dev/v1alpha1",
+        "kind": "TrafficPolicy",
+        "metadata": { "name": "checked" },
+        "spec": {
+            "targetRefs": [{ "kind": "Service", "name": "b" }],
+            "healthCheck": { "path": "/broken", "interval": "1s", "unhealthyThreshold": 1 },
+        },
+    });
+    let objects = [
+        workload("a", 9001),
+        workload("b", 9002),
+        target("t", "a", "b"),
+        checked,
+    ];
+    mesh.apply(&objects).await;
+    let (a, _b) = pair(&mut mesh, directory.path()).await;
+    both_report(&observer).await;
+    let endpoint = || observer.service("service/b").unwrap().endpoints.remove(0);
+    assert_eq!((endpoint().ready, endpoint().left_out_by), (true, 0));
+    let begin = Instant::now();
+    while endpoint().left_out_by != 1 {
+        assert!(begin.elapsed() < LONG, "{:?}", endpoint());
+        get(a.listener, "/ok").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(endpoint().ready, "the controller calls it ready");
+    drop(a);
+    eventually("its caller is gone", || {
+        (endpoint().left_out_by == 0).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_proxies_count_reaches_who_observes() {
     let directory = tempfile::tempdir().unwrap();
@@ -208,19 +272,8 @@ async fn what_proxies_count_reaches_who_observes() {
         deny("/secret"),
     ];
     mesh.apply(&applied).await;
-    let inbound = json!({ "kind": "inboundPort", "port": 9002 });
-    let outbound = json!({ "kind": "upstream", "service": "b", "port": 9002 });
-    let mut b = proxy(&mut mesh, directory.path(), "b", inbound).await;
-    let mut placed = placement("b", 9002, b.listener.port());
-    placed.ports[0].target = application().await.to_string();
-    mesh.report(placed).await;
-    let a = proxy(&mut mesh, directory.path(), "a", outbound).await;
-    ready(&a).await;
-    ready(&b).await;
-    eventually("both report", || {
-        (observer.graph(None, 60).coverage.reporting == 2).then_some(())
-    })
-    .await;
+    let (a, mut b) = pair(&mut mesh, directory.path()).await;
+    both_report(&observer).await;
     // The first report tells what it begins with.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut tap = observer.tap(TapFilter {

@@ -86,6 +86,12 @@ fn route(route: &Route) -> Result<(), Untranslatable> {
         )?;
         let query = |m: &RouteMatch| m.query.is_empty();
         require(rule.matches.iter().all(query), &object, "queryParams")?;
+        let conditions = |m: &RouteMatch| m.when.is_empty();
+        require(
+            rule.matches.iter().all(conditions),
+            &object,
+            "conditions in CEL",
+        )?;
         let filters = |b: &Backend| b.filters.is_empty();
         require(
             rule.backends.iter().all(filters),
@@ -123,7 +129,7 @@ fn inbound(inbound: &Inbound) -> Result<(), Untranslatable> {
             require(
                 *m == known,
                 &rule.name,
-                "hosts, and paths or headers that are not SMI's regular expressions",
+                "hosts, conditions in CEL, and paths or headers that are not SMI's regular expressions",
             )?;
         }
     }
@@ -133,6 +139,23 @@ fn inbound(inbound: &Inbound) -> Result<(), Untranslatable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without its condition a rule would take every request.
+    #[test]
+    fn a_condition_in_cel_is_not_passed_over() {
+        let of = |when: &[&str]| Route {
+            rules: vec![RouteRule {
+                matches: vec![RouteMatch {
+                    when: when.iter().map(ToString::to_string).collect(),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        assert!(route(&of(&[])).is_ok());
+        assert!(route(&of(&["request.method == 'GET'"])).is_err());
+    }
 
     /// Envoy does not check revocations, so they must be refused.
     #[test]

@@ -29,6 +29,7 @@ mod metadata;
 pub mod metrics;
 pub mod names;
 mod object;
+mod packed;
 mod pod;
 mod repair;
 mod restarting_watch;

@@ -1,6 +1,7 @@
 //! The mesh as plain types: manifests in, resources out. No I/O.
 
 pub mod bootstrap;
+pub mod condition;
 mod document;
 pub mod grpc_status;
 mod hex;

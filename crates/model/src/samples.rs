@@ -11,6 +11,29 @@ const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 const DURATIONS: &str = "istio_request_duration_milliseconds_bucket";
 
+/// Upper bounds of proxies' buckets in milliseconds, the same as Istio's; in bytes for sizes, as Istio has them, too.
+pub const BUCKETS_MS: [f64; 19] = [
+    0.5,
+    1.0,
+    5.0,
+    10.0,
+    25.0,
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1000.0,
+    2500.0,
+    5000.0,
+    10000.0,
+    30000.0,
+    60000.0,
+    300_000.0,
+    600_000.0,
+    1_800_000.0,
+    3_600_000.0,
+];
+
 /// A sample, which is one line of metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricSample {

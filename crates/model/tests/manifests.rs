@@ -97,7 +97,7 @@ fn shapes_are_checked() {
             "Mesh",
             "  accessLog: {samplin: 10%}",
             &[
-                "mesh.yaml:5:14: Mesh/x: spec.accessLog: unknown field `samplin`, expected one of `sampling`, `onlyErrors`, `format`",
+                "mesh.yaml:5:14: Mesh/x: spec.accessLog: unknown field `samplin`, expected one of `sampling`, `onlyErrors`, `format`, `when`, `fields`",
             ],
         ),
         (

@@ -148,6 +148,7 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
                 sampling: flags[3].then(|| "10%".into()),
                 only_errors: flags[1],
                 format: flags[0].then(|| "%PROTOCOL%".into()),
+                ..Default::default()
             }),
             metrics: MetricSpec {
                 labels: if flags[0] {

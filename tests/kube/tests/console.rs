@@ -5,8 +5,9 @@
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use tests_kube::{Cluster, install, root};
+use tests_kube::{Cluster, MESH, install, pki, root};
 
 /// Users that may reach the controller's pod. `looker` may also read Meshes.
 const USERS: &str = r#"
@@ -43,12 +44,28 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: console
 subjects:
 - { kind: ServiceAccount, name: stranger, namespace: console }
 - { kind: ServiceAccount, name: looker, namespace: console }
+- { apiGroup: rbac.authorization.k8s.io, kind: User, name: holder }
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: { name: console-test-look }
 roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: console-test-look }
 subjects: [{ kind: ServiceAccount, name: looker, namespace: console }]
+"#;
+
+/// A user who has a certificate and no token may ask for one of the console's own account.
+const HOLDER: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: console-test-token, namespace: tulle-system }
+rules:
+- { apiGroups: [""], resources: [serviceaccounts/token], resourceNames: [tulle-console], verbs: [create] }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: { name: console-test-token, namespace: tulle-system }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: console-test-token }
+subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: User, name: holder }]
 "#;
 
 #[test]
@@ -68,13 +85,28 @@ fn the_console_opens_for_whoever_may_read_meshes() {
     );
 
     let stranger = kubeconfig(&cluster, "stranger");
-    let refused = dashboard(&cluster, Some(&stranger)).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let said = refused(&cluster, &stranger);
     assert!(
         said.contains("console:stranger may not get meshes.tulle.dev"),
         "{said}"
     );
+
+    let holder = certificate_kubeconfig(&cluster, "holder");
+    let said = refused(&cluster, &holder);
+    assert!(
+        said.contains("serviceaccounts/token of tulle-system/tulle-console"),
+        "{said}"
+    );
+    cluster.apply(HOLDER);
+    shows(
+        &cluster,
+        Some(&holder),
+        "system:serviceaccount:tulle-system:tulle-console",
+    );
+    for kind in ["rolebinding", "role"] {
+        let own = ["delete", kind, "console-test-token", "-n", MESH];
+        cluster.kubectl(&own);
+    }
     for role in ["console-test-reach", "console-test-look"] {
         for kind in ["clusterrolebinding", "clusterrole"] {
             cluster.kubectl(&["delete", kind, role]);
@@ -83,15 +115,52 @@ fn the_console_opens_for_whoever_may_read_meshes() {
     cluster.kubectl(&["delete", "namespace", "console", "--wait=false"]);
 }
 
+/// Words of the dashboard to a user to whom it does not open.
+fn refused(cluster: &Cluster, kubeconfig: &str) -> String {
+    let refused = dashboard(cluster, Some(kubeconfig)).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    said
+}
+
 /// A file by which `kubectl` and `tulle` are this service account.
 fn kubeconfig(cluster: &Cluster, account: &str) -> String {
+    let token = cluster.kubectl(&["create", "token", account, "-n", "console"]);
+    kubeconfig_of(cluster, account, &json!({ "token": token.trim() }))
+}
+
+/// A file by which they are a user of this name with a certificate of the cluster's own authority.
+fn certificate_kubeconfig(cluster: &Cluster, name: &str) -> String {
+    let own = own_file(name, "pem")
+        .into_os_string()
+        .into_string()
+        .unwrap();
+    let made = "openssl ecparam -name prime256v1 -genkey -noout -out \"$2.key\" &&
+        openssl req -new -key \"$2.key\" -subj \"/CN=$1\" |
+        openssl x509 -req -CA \"$0/ca.crt\" -CAkey \"$0/ca.key\" -set_serial 7 -days 1 -out \"$2\" \
+            -extfile <(echo extendedKeyUsage = clientAuth)";
+    let made = Command::new("bash")
+        .args(["-o", "pipefail", "-c", made])
+        .args([pki().to_str().unwrap(), name, &own])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let user = json!({ "client-certificate": own, "client-key": format!("{own}.key") });
+    kubeconfig_of(cluster, name, &user)
+}
+
+fn kubeconfig_of(cluster: &Cluster, name: &str, user: &Value) -> String {
     let own = cluster.kubectl(&["config", "view", "--raw", "--minify", "-o", "json"]);
     let mut own: Value = serde_json::from_str(&own).unwrap();
-    let token = cluster.kubectl(&["create", "token", account, "-n", "console"]);
-    own["users"][0]["user"] = json!({ "token": token.trim() });
-    let file = std::env::temp_dir().join(format!("console-{account}-{}", std::process::id()));
+    own["users"][0]["user"] = user.clone();
+    let file = own_file(name, "json");
     std::fs::write(&file, own.to_string()).unwrap();
     file.to_str().unwrap().to_owned()
+}
+
+fn own_file(name: &str, extension: &str) -> PathBuf {
+    let process = std::process::id();
+    std::env::temp_dir().join(format!("console-{name}-{process}.{extension}"))
 }
 
 fn dashboard(cluster: &Cluster, kubeconfig: Option<&str>) -> Command {

@@ -8,6 +8,12 @@ use std::time::Instant;
 #[must_use]
 pub struct Alone(#[expect(dead_code)] File);
 
+/// Waits until no other test holds gigabytes in sockets. Past a limit for all of them together (`net.ipv4.tcp_mem`), the
+/// kernel resets connections of tests that have nothing to do with it.
+pub fn full_sockets() -> Alone {
+    alone("full-sockets")
+}
+
 /// Waits until no other test on this machine holds the lock of this name, and takes it.
 pub fn alone(name: &str) -> Alone {
     let path = std::env::temp_dir().join(format!("tulle-test-{name}.lock"));

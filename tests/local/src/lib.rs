@@ -30,7 +30,7 @@ mod tls;
 mod waits;
 mod yard;
 
-pub use alone::{Alone, alone};
+pub use alone::{Alone, alone, full_sockets};
 pub use binary::{program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};

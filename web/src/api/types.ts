@@ -178,9 +178,8 @@ export interface EndpointRow {
   workload: string;
   host: string;
   ready: boolean;
-  ejected: boolean;
+  leftOutBy: number;
   health: Health;
-  rate: number | null;
 }
 
 export interface ObjectName {

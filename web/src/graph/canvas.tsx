@@ -3,10 +3,21 @@ import { computed, useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { t } from "../i18n/index.ts";
-import { around, type Direction, middle, neighbour } from "./geometry.ts";
-import type { Layout, Point } from "./layout.ts";
+import { along, around, centred, clearPlace, type Direction, neighbour, type Rect } from "./geometry.ts";
+import { type Layout, NODE_HEIGHT, NODE_WIDTH, type Point } from "./layout.ts";
 import type { Drawn, DrawnEdge } from "./model.ts";
-import { Arrows, BoxShape, EdgeLabel, EdgeShape, edgeTone, NodeShape, nodeTitle, wayOf } from "./shapes.tsx";
+import {
+  Arrows,
+  BoxShape,
+  EdgeLabel,
+  EdgeShape,
+  edgeTone,
+  LABEL_HEIGHT,
+  labelWidth,
+  NodeShape,
+  nodeTitle,
+  wayOf,
+} from "./shapes.tsx";
 import { fitTo, moved, panBy, reveal, useViewport, view, zoomBy } from "./viewport.ts";
 
 const transform = computed(() => `translate(${view.value.x} ${view.value.y}) scale(${view.value.k})`);
@@ -71,6 +82,12 @@ export function Canvas(props: CanvasProps): JSX.Element {
     return near === null ? "" : isNear(edge) ? "near" : "dimmed";
   };
 
+  const labels = placedLabels(
+    edges.filter(({ edge }) => isLabelled(edge)),
+    layout,
+    Object.values(places),
+  );
+
   const onKeyDown = (event: KeyboardEvent) => {
     const element = svg.current;
     if (!element) return;
@@ -120,17 +137,6 @@ export function Canvas(props: CanvasProps): JSX.Element {
             onPick={props.onEdge}
           />
         ))}
-        {edges.map(({ edge, way }) =>
-          isLabelled(edge) ? (
-            <EdgeLabel
-              key={`label ${edge.id}`}
-              edge={edge}
-              at={(layout.edges[edge.id] && layout.labels[edge.id]) || middle(way)}
-              state={state(edge)}
-              onPick={props.onEdge}
-            />
-          ) : null,
-        )}
         {nodes.map((node) => (
           <NodeShape
             key={node.id}
@@ -147,9 +153,33 @@ export function Canvas(props: CanvasProps): JSX.Element {
             }}
           />
         ))}
+        {labels.map(({ edge, at }) => (
+          <EdgeLabel key={`label ${edge.id}`} edge={edge} at={at} state={state(edge)} onPick={props.onEdge} />
+        ))}
       </g>
     </svg>
   );
+}
+
+/**
+ * Labels with their places. An edge that came after the layout has no room of its own: its label goes where no card and
+ * no other label is. Beyond LABELLED of them looking for that would take longer than drawing.
+ */
+function placedLabels(edges: { edge: DrawnEdge; way: Point[] }[], layout: Layout, nodes: Point[]) {
+  const taken: Rect[] = nodes.map((at) => centred(at, NODE_WIDTH, NODE_HEIGHT));
+  const withRoom = (edge: DrawnEdge) => layout.edges[edge.id] && layout.labels[edge.id];
+  for (const { edge } of edges) {
+    const at = withRoom(edge);
+    if (at) taken.push(centred(at, labelWidth(edge), LABEL_HEIGHT));
+  }
+  return edges.map(({ edge, way }, i) => {
+    const room = withRoom(edge);
+    if (room) return { edge, at: room };
+    if (i >= LABELLED) return { edge, at: along(way, 0.5) };
+    const at = clearPlace(way, labelWidth(edge), LABEL_HEIGHT, taken);
+    taken.push(centred(at, labelWidth(edge), LABEL_HEIGHT));
+    return { edge, at };
+  });
 }
 
 function isNotable(edge: DrawnEdge): boolean {

@@ -60,10 +60,10 @@ export function plainWay(from: Point, to: Point): Point[] {
   ];
 }
 
-/** The point half-way along the points. */
-export function middle(points: readonly Point[]): Point {
+/** The point at a share of the way along the points: 0.5 is half-way. */
+export function along(points: readonly Point[], share: number): Point {
   const lengths = points.slice(1).map((p, i) => Math.hypot(p.x - points[i]!.x, p.y - points[i]!.y));
-  let left = lengths.reduce((a, b) => a + b, 0) / 2;
+  let left = lengths.reduce((a, b) => a + b, 0) * share;
   for (const [i, length] of lengths.entries()) {
     if (left <= length && length > 0) {
       const [a, b] = [points[i]!, points[i + 1]!];
@@ -72,6 +72,29 @@ export function middle(points: readonly Point[]): Point {
     left -= length;
   }
   return points[0] ?? { x: 0, y: 0 };
+}
+
+/** The rectangle of so many pixels around its middle. */
+export function centred(at: Point, width: number, height: number): Rect {
+  return { x: at.x - width / 2, y: at.y - height / 2, width, height };
+}
+
+function overlap(a: Rect, b: Rect): boolean {
+  return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+}
+
+/** Shares of the way at which a label is tried: half-way, then by turns nearer to the one end and to the other. */
+const SHARES = [0, ...[1, 2, 3, 4, 5, 6, 7, 8].flatMap((step) => [step / 20, -step / 20])].map((shift) => 0.5 + shift);
+
+/**
+ * The place for a label on a way, nearest to half-way, that overlaps nothing of what is `taken`; else right below or
+ * above the way; else half-way.
+ */
+export function clearPlace(way: readonly Point[], width: number, height: number, taken: readonly Rect[]): Point {
+  const places = SHARES.map((share) => along(way, share));
+  const tried = [0, height + 2, -height - 2].flatMap((dy) => places.map(({ x, y }) => ({ x, y: y + dy })));
+  const isClear = (at: Point) => !taken.some((rect) => overlap(centred(at, width, height), rect));
+  return tried.find(isClear) ?? tried[0]!;
 }
 
 /** The rectangle around nodes, with room for a box's title above them. */

@@ -1,6 +1,7 @@
 /**
  * Where nodes stand. A layout is computed once for a set of nodes (in a worker), and then kept: nodes that come later
- * are placed where there is room, and nothing else moves.
+ * are placed where there is room, and nothing else moves. Only a layout of which most edges were not known yet, as in the
+ * first seconds of a mesh, is computed again.
  */
 
 export interface Point {
@@ -15,6 +16,8 @@ export interface Layout {
   edges: Record<string, Point[]>;
   /** Where there is room for the label of an edge. */
   labels: Record<string, Point>;
+  /** How many edges there were when it was computed. */
+  drawn: number;
 }
 
 export interface LayoutRequest {
@@ -61,6 +64,11 @@ export function withNewNodes(before: Layout, nodes: LayoutRequest["nodes"], edge
     places[node.id] = freePlace(wantedPlace(callers, called, Object.values(places)), Object.values(places));
   }
   return { ...before, nodes: places };
+}
+
+/** Whether most edges came after it was computed: then it says little about who calls whom. */
+export function isOutgrown(layout: Layout, edges: LayoutRequest["edges"]): boolean {
+  return edges.length > 2 * layout.drawn;
 }
 
 /** Right of its callers; else left of whom it calls; else below everything. */

@@ -8,7 +8,8 @@ const LABELLED = 60;
 
 function computed(request: LayoutRequest): LayoutAnswer {
   const { key, down, nodes, edges } = request;
-  if (isDense(request)) return { key, nodes: gridded(request), edges: {}, labels: {} };
+  const drawn = edges.length;
+  if (isDense(request)) return { key, nodes: gridded(request), edges: {}, labels: {}, drawn };
   const boxed = nodes.some((n) => n.group !== null);
   const graph = new dagre.graphlib.Graph({ compound: boxed, multigraph: false });
   const roomy = edges.length <= LABELLED;
@@ -33,7 +34,8 @@ function computed(request: LayoutRequest): LayoutAnswer {
   }
   dagre.layout(graph);
   const { width = 1, height = 1 } = graph.graph() as { width?: number; height?: number };
-  if (!down && isTooLong(nodes.length, width, height)) return { key, nodes: gridded(request), edges: {}, labels: {} };
+  if (!down && isTooLong(nodes.length, width, height))
+    return { key, nodes: gridded(request), edges: {}, labels: {}, drawn };
   const places: Record<string, Point> = {};
   for (const { id } of nodes) {
     const { x, y } = graph.node(id) as Point;
@@ -46,7 +48,7 @@ function computed(request: LayoutRequest): LayoutAnswer {
     ways[id] = points.map((point) => ({ x: point.x, y: point.y }));
     if (roomy) labels[id] = { x, y };
   }
-  return { key, nodes: places, edges: ways, labels };
+  return { key, nodes: places, edges: ways, labels, drawn };
 }
 
 addEventListener("message", (event: MessageEvent<LayoutRequest>) => {

@@ -1,6 +1,6 @@
 /** Keeps layouts: asks the worker for new ones, and remembers them for this browser tab. */
 import { signal } from "@preact/signals";
-import { type Layout, type LayoutAnswer, type LayoutRequest, withNewNodes } from "./layout.ts";
+import { isOutgrown, type Layout, type LayoutAnswer, type LayoutRequest, withNewNodes } from "./layout.ts";
 
 declare const LAYOUT_WORKER: string;
 
@@ -51,15 +51,16 @@ export function warmUp(): void {
   worker.onmessage = ({ data }: MessageEvent<LayoutAnswer>) => {
     if (data.key === PRACTICE.key) return;
     asked.delete(data.key);
-    keep(data.key, { nodes: data.nodes, edges: data.edges, labels: data.labels });
+    const { key, ...layout } = data;
+    keep(key, layout);
   };
   worker.postMessage(PRACTICE);
 }
 
-/** Sees to it that there is a layout: computes one where there is none, else places only what is new. */
+/** Sees to it that there is a layout: computes one where there is none, or an outgrown one, else places only what is new. */
 export function ensure(request: LayoutRequest): void {
   const known = layouts.value[request.key];
-  if (known) {
+  if (known && !isOutgrown(known, request.edges)) {
     const grown = withNewNodes(known, request.nodes, request.edges);
     if (grown !== known) keep(request.key, grown);
     return;

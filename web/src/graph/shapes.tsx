@@ -167,10 +167,16 @@ export interface LabelProps {
   onPick: (id: string) => void;
 }
 
-/** Labels are drawn after all lines: none runs through another edge's figures. */
+export const LABEL_HEIGHT = 22;
+
+/** Its lock and its text, in about so many pixels. */
+export function labelWidth(edge: DrawnEdge): number {
+  return 30 + textWidth(edgeLabel(edge));
+}
+
+/** Labels are drawn last: no line runs through another edge's figures, and where there is no room but on a card they can still be picked. */
 export function EdgeLabel({ edge, at, state, onPick }: LabelProps): JSX.Element {
-  const label = edgeLabel(edge);
-  const width = 30 + textWidth(label);
+  const width = labelWidth(edge);
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: as above.
     <g
@@ -180,12 +186,12 @@ export function EdgeLabel({ edge, at, state, onPick }: LabelProps): JSX.Element 
       data-label={edge.id}
       onClick={() => onPick(edge.id)}
     >
-      <rect x={-width / 2} y="-11" width={width} height="22" rx="11" />
+      <rect x={-width / 2} y={-LABEL_HEIGHT / 2} width={width} height={LABEL_HEIGHT} rx={LABEL_HEIGHT / 2} />
       <g class={`edge-lock mtls-${edge.mtls}`} transform={`translate(${7 - width / 2} -6) scale(.75)`}>
         <IconPath name={edge.mtls === "all" ? "lock" : "unlock"} />
       </g>
       <text x="8" y="4" text-anchor="middle">
-        {label}
+        {edgeLabel(edge)}
       </text>
     </g>
   );

@@ -206,6 +206,7 @@ export const en = {
   "endpoint.ready": "ready",
   "endpoint.notReady": "not ready",
   "endpoint.ejected": "ejected",
+  "endpoint.leftOut": "passed over by {count} callers",
   "endpoint.healthy": "healthy",
   "endpoint.active": "Under way",
   "endpoint.none": "No endpoint",

@@ -207,6 +207,7 @@ export const zh: Record<TextKey, string> = {
   "endpoint.ready": "就绪",
   "endpoint.notReady": "未就绪",
   "endpoint.ejected": "已摘除",
+  "endpoint.leftOut": "被 {count} 个调用方跳过",
   "endpoint.healthy": "健康",
   "endpoint.active": "进行中",
   "endpoint.none": "没有端点",

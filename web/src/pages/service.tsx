@@ -16,7 +16,7 @@ import { objectColumns } from "./objects.tsx";
 import { proxyColumns } from "./proxies.tsx";
 
 function endpointState(row: EndpointRow): JSX.Element {
-  if (row.ejected) return <Badge tone="error">{t("endpoint.ejected")}</Badge>;
+  if (row.leftOutBy > 0) return <Badge tone="error">{t("endpoint.leftOut", { count: row.leftOutBy })}</Badge>;
   if (!row.ready) return <Badge tone="warning">{t("endpoint.notReady")}</Badge>;
   return <Badge tone="ok">{t("endpoint.ready")}</Badge>;
 }
@@ -37,14 +37,7 @@ function endpointColumns(): Column<EndpointRow>[] {
       id: "state",
       name: t("endpoint.state"),
       render: endpointState,
-      sort: (e) => Number(e.ejected) * 2 + Number(!e.ready),
-    },
-    {
-      id: "rate",
-      name: t("edge.rate"),
-      render: (e) => (e.rate === null ? "–" : rate(e.rate)),
-      sort: (e) => e.rate ?? -1,
-      number: true,
+      sort: (e) => e.leftOutBy * 2 + Number(!e.ready),
     },
   ];
 }

@@ -68,6 +68,39 @@ test("nothing moves in 20 deltas, nor by a filter, nor when a service is new", a
   await close();
 });
 
+test("each call that came after the layout was made has a label that can be picked", async () => {
+  const { page, close } = await open();
+  await page.waitForFunction(() => sessionStorage.getItem("tulle.layouts"));
+  await page.evaluate(() => {
+    const kept = JSON.parse(sessionStorage.getItem("tulle.layouts"));
+    for (const layout of Object.values(kept)) {
+      // One call was there: without any it would be a grid, which has no room for labels.
+      layout.edges = Object.fromEntries(Object.entries(layout.edges).slice(0, 1));
+      layout.labels = {};
+    }
+    sessionStorage.setItem("tulle.layouts", JSON.stringify(kept));
+  });
+  await page.reload();
+  await page.waitForSelector(".edge-label");
+  const hidden = await page.$$eval(".edge-label", (labels) =>
+    labels
+      .filter((label) => {
+        const { x, y, width, height } = label.querySelector("rect").getBoundingClientRect();
+        return document.elementFromPoint(x + width / 2, y + height / 2)?.closest("[data-label]") !== label;
+      })
+      .map((label) => label.dataset.label),
+  );
+  assert.deepEqual(hidden, []);
+  const covered = await page.$$eval(".node-card", (cards) => {
+    const labels = [...document.querySelectorAll(".edge-label rect")].map((label) => label.getBoundingClientRect());
+    const isOver = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+    return cards.filter((card) => labels.some((label) => isOver(label, card.getBoundingClientRect()))).length;
+  });
+  assert.equal(covered, 0, "in a graph with room, no label lies on a card");
+  if (process.env.SHOT) await page.screenshot({ path: process.env.SHOT });
+  await close();
+});
+
 test("filters, search, groups, windows and the list work, and live in the address", async () => {
   const { page, close } = await open();
   const edges = () => page.locator(".edge[data-edge]").count();

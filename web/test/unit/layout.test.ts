@@ -1,10 +1,25 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { around, fit, middle, neighbour, plainWay, smooth, zoomed } from "../../src/graph/geometry.ts";
+import {
+  along,
+  around,
+  centred,
+  clearPlace,
+  fit,
+  neighbour,
+  plainWay,
+  smooth,
+  zoomed,
+} from "../../src/graph/geometry.ts";
 import { gridded, isDense, isTooLong } from "../../src/graph/grid.ts";
-import { type Layout, NODE_HEIGHT, NODE_WIDTH, withNewNodes } from "../../src/graph/layout.ts";
+import { isOutgrown, type Layout, NODE_HEIGHT, NODE_WIDTH, withNewNodes } from "../../src/graph/layout.ts";
 
-const layout: Layout = { nodes: { a: { x: 0, y: 0 }, b: { x: 300, y: 0 } }, edges: {}, labels: {} };
+const layout: Layout = {
+  nodes: { a: { x: 0, y: 0 }, b: { x: 300, y: 0 } },
+  edges: {},
+  labels: {},
+  drawn: 1,
+};
 const named = (...ids: string[]) => ids.map((id) => ({ id, group: null }));
 
 test("new nodes get free places and nobody else moves", () => {
@@ -29,6 +44,14 @@ test("a layout to which nothing is added stays the same object", () => {
   );
 });
 
+test("a layout is outgrown when most edges came after it", () => {
+  const edges = ["ab", "ba", "aa"].map((id) => ({ id, source: id[0]!, destination: id[1]! }));
+  assert.ok(!isOutgrown(layout, edges.slice(1)));
+  assert.ok(isOutgrown(layout, edges));
+  assert.ok(isOutgrown({ ...layout, drawn: 0 }, edges.slice(2)), "it was made before any call was seen");
+  assert.ok(!isOutgrown({ ...layout, drawn: 0 }, []));
+});
+
 test("everything fits, and zooming keeps the point below the pointer", () => {
   const view = fit(
     around([
@@ -51,13 +74,26 @@ test("paths begin and end where their points do", () => {
   const path = smooth(way);
   assert.ok(path.startsWith(`M${way[0]!.x},${way[0]!.y}`));
   assert.ok(path.endsWith(`L${way.at(-1)!.x},${way.at(-1)!.y}`));
-  assert.deepEqual(
-    middle([
-      { x: 0, y: 0 },
-      { x: 10, y: 0 },
-    ]),
-    { x: 5, y: 0 },
+  const line = [
+    { x: 0, y: 0 },
+    { x: 10, y: 0 },
+  ];
+  assert.deepEqual(along(line, 0.5), { x: 5, y: 0 });
+});
+
+test("the label of an edge that came after the layout hides under no card", () => {
+  const way = plainWay({ x: 0, y: 0 }, { x: 1200, y: 0 });
+  const halfway = along(way, 0.5);
+  const card = (at: { x: number; y: number }) => centred(at, NODE_WIDTH, NODE_HEIGHT);
+  assert.deepEqual(clearPlace(way, 98, 22, [card({ x: halfway.x, y: 200 })]), halfway, "no card is in the way");
+  const at = clearPlace(way, 98, 22, [card(halfway)]);
+  assert.ok(
+    Math.abs(at.x - halfway.x) >= (98 + NODE_WIDTH) / 2,
+    `half-way is a card, so it stands beside that: ${at.x}`,
   );
+  assert.equal(at.y, 0, "still on its way");
+  const everywhere = [centred(halfway, 5000, 100)];
+  assert.deepEqual(clearPlace(way, 98, 22, everywhere), halfway, "without room, half-way");
 });
 
 test("arrow keys lead to the node that lies straight ahead", () => {

@@ -14,7 +14,7 @@ use tulle_model::resource::Protocol;
 /// Between two questions to the kubelets, which look every ten seconds or so.
 const LOOK: Duration = Duration::from_secs(2);
 /// How long the first request may take to be answered: sidecars hear of each other, and Java begins.
-const FIRST_ANSWER: Duration = Duration::from_secs(120);
+const FIRST_ANSWER: Duration = Duration::from_secs(300);
 
 /// A load to send.
 #[derive(Debug, Clone)]

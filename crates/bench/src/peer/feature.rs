@@ -21,8 +21,11 @@ pub(super) struct Feature {
     server: fn(&mut Bootstrap),
 }
 
+/// Asked by the proof of a caller's identity; whatever decides by the path lets it through.
+const CALLER: &str = "/caller";
+
 /// All of them. Requests of the load are `GET /bytes/N`.
-pub(super) const FEATURES: [Feature; 16] = [
+pub(super) const FEATURES: [Feature; 17] = [
     Feature {
         name: "tulle+unused",
         what: "a route with fifty rules and every filter, policies and limits, none of which a request meets",
@@ -59,17 +62,24 @@ pub(super) const FEATURES: [Feature; 16] = [
         what: "one route rule by path and header",
         client: |b| {
             routed(b, |route| {
-                route.rules[0].matches = vec![RouteMatch {
+                let by_header = RouteMatch {
                     headers: vec![HeaderMatch {
                         name: "host".into(),
                         value: ".+".into(),
                         regex: true,
                     }],
                     ..prefix("/bytes")
-                }];
+                };
+                route.rules[0].matches = vec![by_header, prefix(CALLER)];
             });
         },
         server: |_| {},
+    },
+    Feature {
+        name: "tulle+expressions",
+        what: "a policy with ten conditions in CEL about path, headers and caller, all of which are judged",
+        client: |_| {},
+        server: conditioned,
     },
     Feature {
         name: "tulle+headers",
@@ -95,6 +105,11 @@ pub(super) const FEATURES: [Feature; 16] = [
                     path: Some(PathEdit::Prefix("/bytes".into())),
                     ..Default::default()
                 })];
+                route.rules.push(RouteRule {
+                    matches: vec![prefix(CALLER)],
+                    backends: vec![backend()],
+                    ..Default::default()
+                });
             });
         },
         server: |_| {},
@@ -190,11 +205,12 @@ pub(super) const FEATURES: [Feature; 16] = [
         server: |b| {
             denied(b);
             if let Some(rule) = allow_rule(b) {
-                rule.matches = vec![PolicyMatch {
+                let allowed = |path: &str| PolicyMatch {
                     methods: vec!["GET".into()],
-                    path: Some(PathMatch::Prefix("/bytes".into())),
+                    path: Some(PathMatch::Prefix(path.into())),
                     ..Default::default()
-                }];
+                };
+                rule.matches = vec![allowed("/bytes"), allowed(CALLER)];
             }
         },
     },
@@ -350,6 +366,31 @@ fn denied(bootstrap: &mut Bootstrap) {
             ..Default::default()
         });
     }
+}
+
+/// Ten rules that deny, none of which a request meets: the path, a header and the caller's identity by turns.
+fn conditioned(bootstrap: &mut Bootstrap) {
+    let Some(inbound) = &mut bootstrap.inbound else {
+        return;
+    };
+    let conditions = (0..10).map(|n| match n % 3 {
+        0 => format!("request.path.startsWith('/never/{n}')"),
+        1 => {
+            format!("has(request.headers.authorization) && request.headers.authorization == '{n}'")
+        }
+        _ => format!("source.identity.endsWith('/never-{n}') && request.method == 'GET'"),
+    });
+    let rules = conditions.map(|condition| PolicyRule {
+        name: "AuthorizationPolicy/bench".into(),
+        action: Action::Deny,
+        any_identity: true,
+        matches: vec![PolicyMatch {
+            when: vec![condition],
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+    inbound.policy.rules.extend(rules);
 }
 
 fn prefix(path: &str) -> RouteMatch {

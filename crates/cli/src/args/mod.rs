@@ -98,6 +98,9 @@ pub(crate) enum Command {
     /// Print the smallest policies that allow what is seen for a while
     #[command(after_help = examples::LEARN)]
     Learn(Learn),
+    /// Translate another mesh's objects into Tulle's, and name what is lost
+    #[command(after_help = examples::IMPORT)]
+    Import(Import),
     /// Run a command as a workload's application would: through its sidecar
     #[command(after_help = examples::EXEC)]
     Exec(Exec),
@@ -576,6 +579,32 @@ pub(crate) struct Learn {
     pub(crate) within: cluster::Within,
     #[command(flatten)]
     pub(crate) format: Output,
+}
+
+/// `tulle import`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Import {
+    /// Mesh that the objects are of
+    #[arg(value_name = "MESH")]
+    pub(crate) mesh: OtherMesh,
+    /// Files of YAML or JSON, as `kubectl get -o yaml` prints them; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) format: Output,
+}
+
+/// Meshes whose objects `tulle import` reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OtherMesh {
+    /// Open Service Mesh
+    Osm,
+    /// osm-edge and FSM, which have OSM's kinds and some more
+    Fsm,
+    /// Istio
+    Istio,
+    /// Linkerd
+    Linkerd,
 }
 
 /// `tulle exec`

@@ -34,6 +34,10 @@ pub(super) fn covers(denied: &PolicyMatch, allowed: &PolicyMatch, requests: &Req
             .header_matches
             .iter()
             .all(|header| allowed.header_matches.contains(header))
+        && denied
+            .when
+            .iter()
+            .all(|condition| allowed.when.contains(condition))
         && (denied.path_regex.is_empty() || denied.path_regex == allowed.path_regex)
         && denied.path.as_ref().is_none_or(|denied| {
             let requested = requests.path.clone().map(PathMatch::Prefix);

@@ -1,10 +1,11 @@
 //! A controller with a console, and a client that sends what it is told, byte for byte.
-#![allow(unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs)]
 
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running controller with its console.
 pub struct Site {
-    pub address: SocketAddr,
+    browser: Browser,
     pub console: RunningConsole,
     pub running: RunningController,
     objects: ObjectsClient<Channel>,
@@ -59,7 +60,9 @@ pub async fn site_with(change: impl FnOnce(&mut ConsoleConfig)) -> Site {
     let observer = running.observer().unwrap();
     let console = RunningConsole::start(config, observer).await.unwrap();
     Site {
-        address: console.address(),
+        browser: Browser {
+            address: console.address(),
+        },
         console,
         running,
         objects: operator(&socket).await,
@@ -85,16 +88,53 @@ pub async fn session(site: &Site) -> String {
     reply.cookie()
 }
 
-impl Site {
-    pub fn origin(&self) -> String {
-        format!("http://{}", self.address)
-    }
+/// A client of the console at an address.
+pub struct Browser {
+    pub address: SocketAddr,
+}
 
+impl Deref for Site {
+    type Target = Browser;
+
+    fn deref(&self) -> &Browser {
+        &self.browser
+    }
+}
+
+impl Site {
     pub fn code(&self) -> String {
         let url = self.console.codes().url("tester").unwrap();
         let (page, code) = url.split_once("#code=").unwrap();
         assert_eq!(page, format!("{}/", self.origin()));
         code.to_owned()
+    }
+
+    /// Stores so many objects, which no earlier round has stored as they are now.
+    pub async fn apply(&self, round: usize, count: usize) {
+        let object = |number: usize| {
+            let name = format!("routes-{number}");
+            let object = json!({
+                "apiVersion": "specs.smi-spec.io/v1alpha4", "kind": "HTTPRouteGroup",
+                "metadata": { "name": name },
+                "spec": { "matches": [{ "name": "all", "pathRegex": format!("/{round}/.*") }] },
+            });
+            tulle_api::v1::Object {
+                kind: "HTTPRouteGroup".into(),
+                name,
+                json: object.to_string(),
+            }
+        };
+        let request = ApplyRequest {
+            objects: (0..count).map(object).collect(),
+            dry_run: false,
+        };
+        self.objects.clone().apply(request).await.unwrap();
+    }
+}
+
+impl Browser {
+    pub fn origin(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// Opens a session as the page does.
@@ -170,28 +210,6 @@ impl Site {
         let head = self.head("GET", path, &[("cookie", session)], 0);
         stream.write_all(head.as_bytes()).await.unwrap();
         Events::begin(stream).await
-    }
-
-    /// Stores so many objects, which no earlier round has stored as they are now.
-    pub async fn apply(&self, round: usize, count: usize) {
-        let object = |number: usize| {
-            let name = format!("routes-{number}");
-            let object = json!({
-                "apiVersion": "specs.smi-spec.io/v1alpha4", "kind": "HTTPRouteGroup",
-                "metadata": { "name": name },
-                "spec": { "matches": [{ "name": "all", "pathRegex": format!("/{round}/.*") }] },
-            });
-            tulle_api::v1::Object {
-                kind: "HTTPRouteGroup".into(),
-                name,
-                json: object.to_string(),
-            }
-        };
-        let request = ApplyRequest {
-            objects: (0..count).map(object).collect(),
-            dry_run: false,
-        };
-        self.objects.clone().apply(request).await.unwrap();
     }
 }
 
@@ -297,6 +315,12 @@ impl Events {
 
     /// The next event and its data.
     pub async fn event(&mut self) -> (String, Value) {
+        let next = self.next().await;
+        next.unwrap_or_else(|| panic!("cut: {}", self.text))
+    }
+
+    /// The next event and its data; none: the stream is cut.
+    async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             let open = self.unchunk();
             if let Some(end) = self.text.find("\n\n") {
@@ -312,18 +336,26 @@ impl Events {
                 if name != "end" {
                     assert!(field("id: ").unwrap().parse::<u64>().is_ok(), "{event}");
                 }
-                return (name, data);
+                return Some((name, data));
             }
-            assert!(open && self.read().await, "cut: {}", self.text);
+            if !open || !self.read().await {
+                return None;
+            }
         }
     }
 
     /// The reason that it gives at its end.
     pub async fn end(&mut self) -> String {
+        let end = self.end_unless_cut().await;
+        end.unwrap_or_else(|| panic!("cut: {}", self.text))
+    }
+
+    /// The reason that it gives at its end; none: it is cut before.
+    pub async fn end_unless_cut(&mut self) -> Option<String> {
         loop {
-            let (name, data) = self.event().await;
+            let (name, data) = self.next().await?;
             if name == "end" {
-                return data["reason"].as_str().unwrap().to_owned();
+                return Some(data["reason"].as_str().unwrap().to_owned());
             }
         }
     }

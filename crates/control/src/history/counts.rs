@@ -1,31 +1,10 @@
 //! Counts of an edge in a step of time, and the few bytes that they are kept in.
 
 use std::iter;
+use tulle_model::samples::BUCKETS_MS;
 
-/// Upper bounds of proxies' buckets in milliseconds; what took longer is in one more.
-pub(crate) const BOUNDS_MS: [f64; 19] = [
-    0.5,
-    1.0,
-    5.0,
-    10.0,
-    25.0,
-    50.0,
-    100.0,
-    250.0,
-    500.0,
-    1000.0,
-    2500.0,
-    5000.0,
-    10000.0,
-    30000.0,
-    60000.0,
-    300_000.0,
-    600_000.0,
-    1_800_000.0,
-    3_600_000.0,
-];
 /// Buckets.
-pub(crate) const BUCKETS: usize = BOUNDS_MS.len() + 1;
+pub(crate) const BUCKETS: usize = BUCKETS_MS.len() + 1;
 /// Codes that are told apart; there are half as many.
 const MAX_REASONS: usize = 64;
 
@@ -109,7 +88,7 @@ impl Counts {
         }
         let wanted = all as f64 * share;
         let (mut below, mut lower) = (0.0, 0.0);
-        for (count, upper) in self.durations.iter().zip(BOUNDS_MS) {
+        for (count, upper) in self.durations.iter().zip(BUCKETS_MS) {
             let count = *count as f64;
             if count > 0.0 && below + count >= wanted {
                 return Some(lower + (upper - lower) * ((wanted - below) / count).clamp(0.0, 1.0));

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
-    Action, Inbound, InboundPort, InboundRule, Policy, PolicyRule, Protocol, Resource, Service,
+    Inbound, InboundPort, InboundRule, Policy, PolicyRule, Protocol, Resource, Service,
     ServicePort, Workload, Workloads,
 };
 
@@ -305,7 +305,7 @@ impl OwnPorts<'_> {
     /// Translates a rule of a service, or of the pod's account if `service` is `None`. Returns `None` if
     /// the rule is about no port of the pod.
     fn rule(&self, mut rule: PolicyRule, service: Option<&Namespaced>) -> Option<PolicyRule> {
-        let denies = matches!(rule.action, Action::Deny | Action::AuditDeny);
+        let denies = rule.action.denies();
         let mut all = self.served.values();
         if rule.ports.is_empty() && (denies || all.all(|served| is_of(served, service))) {
             return Some(rule);

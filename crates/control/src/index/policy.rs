@@ -167,7 +167,7 @@ fn made(
     outside: bool,
 ) -> Vec<PolicyRule> {
     let action = action(spec);
-    let deny = matches!(action, Action::Deny | Action::AuditDeny);
+    let deny = action.denies();
     let mut rules = Vec::new();
     for (i, rule) in spec.rules.iter().enumerate() {
         let wanted = rule.to.as_ref().map(|to| to.ports.as_slice());

@@ -125,6 +125,7 @@ fn condition(a: &PolicyMatch, b: &PolicyMatch) -> Option<Option<PolicyMatch>> {
         header_matches,
         hosts,
         ignore_case: any_case,
+        when: [a.when.as_slice(), &b.when].concat(),
         ..Default::default()
     }))
 }

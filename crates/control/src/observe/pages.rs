@@ -108,12 +108,10 @@ pub struct EndpointRow {
     pub host: String,
     /// It may be called.
     pub ready: bool,
-    /// A caller's proxy passes it over.
-    pub ejected: bool,
+    /// Callers' proxies that pass it over, because it failed or its health checks do.
+    pub left_out_by: usize,
     /// At a glance.
     pub health: Health,
-    /// Requests a second, if it is known.
-    pub rate: Option<f64>,
 }
 
 /// All about a service.

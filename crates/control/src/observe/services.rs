@@ -7,7 +7,7 @@ use super::shown::{Edge, EdgeSeries, Health};
 use crate::history::Counts;
 use crate::index::{EndpointFacts, NodeFacts};
 use crate::reports::now;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The windows of rates and of series, in seconds.
 const RATES: u32 = 60;
@@ -36,6 +36,7 @@ impl Observer {
         let (edges, served, series) = self.traffic_of(&node.id);
         let row = row(node, served.get(&*node.id), findings);
         let endpoints = self.state.with_index(|index| index.endpoints(&node.name));
+        let left_out = self.left_out();
         let is_own = |finding: &&FindingRow| {
             let object = finding.object.as_ref();
             object.is_some_and(|o| o.name == own_name(node) && o.namespace == node.namespace)
@@ -44,7 +45,7 @@ impl Observer {
         Some(ServicePage {
             endpoints: endpoints
                 .into_iter()
-                .map(|facts| endpoint(facts, row.health))
+                .map(|facts| endpoint(facts, row.health, &left_out))
                 .collect(),
             series,
             inbound: those(&edges, |edge| *edge.destination == *node.id),
@@ -55,6 +56,17 @@ impl Observer {
             proxies: proxies.filter(|proxy| proxy.name == node.name).collect(),
             row,
         })
+    }
+
+    /// How many callers' proxies pass over each endpoint.
+    fn left_out(&self) -> HashMap<String, usize> {
+        let mut left_out = HashMap::new();
+        for proxy in self.state.reports.proxies() {
+            for address in proxy.facts().left_out {
+                *left_out.entry(address).or_default() += 1;
+            }
+        }
+        left_out
     }
 
     /// Edges from and to a node, sums of what is served, and how that did over time.
@@ -119,18 +131,23 @@ fn row(node: &NodeFacts, served: Option<&Counts>, findings: usize) -> ServiceRow
     }
 }
 
-fn endpoint(facts: EndpointFacts, of_service: Health) -> EndpointRow {
+fn endpoint(
+    facts: EndpointFacts,
+    of_service: Health,
+    left_out: &HashMap<String, usize>,
+) -> EndpointRow {
+    let left_out_by = left_out.get(&facts.address).copied().unwrap_or_default();
     EndpointRow {
         address: facts.address,
         workload: facts.workload,
         host: facts.host,
         ready: facts.ready,
-        ejected: false,
+        left_out_by,
         health: match facts.ready {
+            true if left_out_by > 0 => Health::Error,
             true if of_service == Health::Idle => Health::Idle,
             true => Health::Ok,
             false => Health::Error,
         },
-        rate: None,
     }
 }

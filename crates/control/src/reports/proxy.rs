@@ -12,6 +12,8 @@ use tulle_model::identity::SpiffeId;
 /// Seconds of a step of what a proxy uses.
 pub(crate) const SERIES_STEP: u32 = 15;
 const SERIES: usize = (KEPT * STEP / SERIES_STEP) as usize;
+/// Most endpoints that a proxy may call left out.
+const MAX_LEFT_OUT: usize = 64;
 /// Most bytes of what a proxy says of itself.
 const MAX_TEXT: usize = 128;
 
@@ -44,6 +46,8 @@ pub(crate) struct Facts {
     /// Requests a second of the last report.
     pub(crate) rate: f64,
     pub(crate) log_level: String,
+    /// Endpoints that it passes over.
+    pub(crate) left_out: Vec<String>,
     /// Step, cores and KiB.
     pub(crate) series: VecDeque<(u32, f32, u32)>,
     /// When it reported last.
@@ -106,6 +110,8 @@ impl Proxy {
         facts.connections = interval.connections.into();
         facts.rate = requests as f64 / seconds;
         facts.log_level = plain(&interval.log_level);
+        let left_out = interval.left_out.iter().take(MAX_LEFT_OUT);
+        facts.left_out = left_out.map(|address| plain(address)).collect();
         facts.at = now;
         let step = (now / f64::from(SERIES_STEP)) as u32;
         let kib = u32::try_from(interval.resident_bytes >> 10).unwrap_or(u32::MAX);

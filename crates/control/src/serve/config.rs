@@ -1,6 +1,6 @@
 //! The Config service: one stream per proxy, fed by its [`Session`] whenever something changed.
 
-use super::peer::{self, Member, Peer};
+use super::peer::{self, Member};
 use super::session::{AckResult, Session, Violation, bounded};
 use crate::hub::{Forms, Stream};
 use crate::memory_limit;
@@ -66,21 +66,7 @@ impl v1::config_server::Config for ConfigService {
         &self,
         request: Request<Streaming<v1::SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let Peer::Mesh(member) = peer::from_request(&request)? else {
-            return Err(Status::unauthenticated(
-                "configuration needs mutual TLS with the workload's certificate",
-            ));
-        };
-        member.check_validity()?;
-        if !member.is_service() {
-            return Err(Status::permission_denied(format!(
-                "{} is not the identity of a workload or gateway",
-                member.id
-            )));
-        }
-        if let Some(why) = memory_limit::refusal() {
-            return Err(Status::resource_exhausted(why));
-        }
+        let member = peer::proxy_of(&request, "configuration")?;
         let joined = self.state.hub.join(member.id.clone(), member.not_after);
         let stream = joined.ok_or_else(|| {
             Status::resource_exhausted("too many configuration streams are open; try again later")

@@ -1,6 +1,7 @@
 //! Identifies the peer at the other end of a connection.
 
 use crate::ca::Authority;
+use crate::memory_limit;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -172,6 +173,27 @@ pub(crate) fn from_request<T>(request: &Request<T>) -> Result<Peer, Status> {
     let peer = request.extensions().get::<Arc<Peer>>();
     let peer = peer.ok_or_else(|| Status::internal("the connection has no peer"))?;
     Ok((**peer).clone())
+}
+
+/// The proxy that asks for `what`: a workload or gateway with a certificate that is in force. While memory is short it is
+/// refused.
+pub(crate) fn proxy_of<T>(request: &Request<T>, what: &str) -> Result<Member, Status> {
+    let Peer::Mesh(member) = from_request(request)? else {
+        return Err(Status::unauthenticated(format!(
+            "{what} needs mutual TLS with the workload's certificate"
+        )));
+    };
+    member.check_validity()?;
+    if !member.is_service() {
+        return Err(Status::permission_denied(format!(
+            "{} is not the identity of a workload or gateway",
+            member.id
+        )));
+    }
+    match memory_limit::refusal() {
+        Some(why) => Err(Status::resource_exhausted(why)),
+        None => Ok(member),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The Telemetry service: what proxies count, and what they are asked. One stream per proxy, whose pace is bounded: who
 //! tells more than that is read later.
 
-use super::peer::{self, Member, Peer};
-use crate::memory_limit;
+use super::peer::{self, Member};
 use crate::reports::{Proxy, ToProxies};
 use crate::state::MeshState;
 use std::pin::{Pin, pin};
@@ -50,21 +49,7 @@ impl v1::telemetry_server::Telemetry for TelemetryService {
         &self,
         request: Request<Streaming<v1::FromProxy>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
-        let Peer::Mesh(member) = peer::from_request(&request)? else {
-            return Err(Status::unauthenticated(
-                "reports need mutual TLS with the workload's certificate",
-            ));
-        };
-        member.check_validity()?;
-        if !member.is_service() {
-            return Err(Status::permission_denied(format!(
-                "{} is not the identity of a workload or gateway",
-                member.id
-            )));
-        }
-        if let Some(why) = memory_limit::refusal() {
-            return Err(Status::resource_exhausted(why));
-        }
+        let member = peer::proxy_of(&request, "telemetry")?;
         let (sender, receiver) = mpsc::channel(WAITING);
         let service = self.clone();
         let incoming = request.into_inner();

@@ -1,9 +1,5 @@
 //! Which definitions there are.
 
-use super::structural::spec;
-use serde_json::{Value, json};
-use tulle_model::manifest::*;
-
 /// A kind that clusters get a definition of.
 #[derive(Debug)]
 pub struct Definition {
@@ -21,8 +17,6 @@ pub struct Definition {
     pub cluster: bool,
     /// The purpose of the kind.
     pub description: &'static str,
-    /// Makes the schema of `spec`.
-    pub(super) spec: fn() -> Value,
     own_columns: &'static [Column],
 }
 
@@ -51,12 +45,6 @@ const TARGETS: Column = column("Target", "string", ".spec.targetRefs[*].name");
 
 const BACKENDS: Column = column("Backend", "string", ".spec.backends[*].name");
 const SOURCES: Column = column("Source", "string", ".spec.sources[*].name");
-
-impl Column {
-    pub(super) fn to_json(self) -> Value {
-        json!({ "name": self.name, "type": self.kind, "jsonPath": self.path })
-    }
-}
 
 impl Definition {
     /// Whether the controller says something of its objects. The Service Mesh Interface has no place
@@ -89,7 +77,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &[],
         cluster: true,
         description: "Settings of the whole mesh; there is one, named `mesh`.",
-        spec: spec::<MeshSpec>,
         own_columns: &[
             column("mTLS", "string", ".spec.mtls.mode"),
             column("Permissive", "boolean", ".spec.permissiveMode"),
@@ -103,7 +90,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["tp"],
         cluster: false,
         description: "How clients treat a service: balancing, timeouts, retries, circuit breaking.",
-        spec: spec::<TrafficPolicySpec>,
         own_columns: &[
             TARGETS,
             column("Balancer", "string", ".spec.loadBalancer.type"),
@@ -117,7 +103,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["rl"],
         cluster: false,
         description: "How often a service or a gateway may be called.",
-        spec: spec::<RateLimitSpec>,
         own_columns: &[
             TARGETS,
             column("Requests", "integer", ".spec.requests.count"),
@@ -132,7 +117,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["hf"],
         cluster: false,
         description: "Filters of a route beyond Gateway API; routes name it by `extensionRef`.",
-        spec: spec::<HttpFilterSpec>,
         own_columns: &[],
     },
     Definition {
@@ -143,7 +127,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["ap"],
         cluster: false,
         description: "Rules about who may call a service, and with which requests.",
-        spec: spec::<AuthorizationPolicySpec>,
         own_columns: &[
             TARGETS,
             column("Action", "string", ".spec.action"),
@@ -158,7 +141,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["authn"],
         cluster: false,
         description: "Proof that requests must carry beside the identity of their workload.",
-        spec: spec::<AuthenticationSpec>,
         own_columns: &[
             TARGETS,
             column("Issuer", "string", ".spec.jwt.providers[*].issuer"),
@@ -172,7 +154,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["ib"],
         cluster: false,
         description: "Services that somebody else's ingress may call.",
-        spec: spec::<AccessSpec>,
         own_columns: &[BACKENDS, SOURCES],
     },
     Definition {
@@ -183,7 +164,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["ac"],
         cluster: false,
         description: "Services that other clients outside the mesh may call.",
-        spec: spec::<AccessSpec>,
         own_columns: &[BACKENDS, SOURCES],
     },
     Definition {
@@ -194,7 +174,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["eg"],
         cluster: false,
         description: "Destinations outside the mesh that workloads may reach.",
-        spec: spec::<EgressSpec>,
         own_columns: &[column("Hosts", "string", ".spec.hosts"), SOURCES],
     },
     Definition {
@@ -205,7 +184,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["tt"],
         cluster: false,
         description: "Service accounts that may call others (Service Mesh Interface).",
-        spec: spec::<TrafficTargetSpec>,
         own_columns: &[
             column("Destination", "string", ".spec.destination.name"),
             SOURCES,
@@ -219,7 +197,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["htr"],
         cluster: false,
         description: "Named kinds of request (Service Mesh Interface).",
-        spec: spec::<HttpRouteGroupSpec>,
         own_columns: &[column("Match", "string", ".spec.matches[*].name")],
     },
     Definition {
@@ -230,7 +207,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["tr"],
         cluster: false,
         description: "Ports, for TrafficTargets (Service Mesh Interface).",
-        spec: spec::<SmiTcpRouteSpec>,
         own_columns: &[column("Ports", "string", ".spec.matches.ports")],
     },
     Definition {
@@ -241,7 +217,6 @@ static DEFINITIONS: [Definition; 13] = [
         short_names: &["ts"],
         cluster: false,
         description: "A service's requests by weight (Service Mesh Interface).",
-        spec: spec::<TrafficSplitSpec>,
         own_columns: &[
             column("Service", "string", ".spec.service"),
             column("Backend", "string", ".spec.backends[*].service"),

@@ -3,10 +3,10 @@
 
 pub(super) mod hook;
 
-use super::choice;
 use super::template::{Condition, OpenValue, SPREAD};
 use super::values::Values;
-use crate::crd;
+use crate::crd::made;
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn kinds() -> Files {
             "{} # there is nothing to choose\n".into(),
         ),
     ]);
-    for definition in crd::objects() {
+    for definition in made::objects() {
         let name = definition["metadata"]["name"].as_str().unwrap();
         files.insert(
             format!("templates/{name}.yaml"),
@@ -158,9 +158,23 @@ fn description(name: &str, about: &str) -> String {
     )
 }
 
+/// The schema of values, as Helm takes it.
+fn schema_of_values() -> Value {
+    let mut settings = SchemaSettings::draft07();
+    settings.inline_subschemas = true;
+    let schema = settings.into_generator().into_root_schema_for::<Values>();
+    let mut schema = schema.to_value();
+    let mesh = schema.pointer_mut("/properties/mesh/properties");
+    if let Some(Value::Object(fields)) = mesh {
+        // The trust domain has one place only, above.
+        fields.remove("trustDomain");
+    }
+    schema
+}
+
 /// Helm drops null values and judges the rest. So every value with a default must be present.
 fn schema() -> Value {
-    let mut schema = choice::schema();
+    let mut schema = schema_of_values();
     let defaults = json!(Values::default());
     require(&mut schema, &defaults, &["mesh"]);
     // A chart that contains this one passes on its `global` values.
@@ -187,7 +201,7 @@ fn require(schema: &mut Value, defaults: &Value, but: &[&str]) {
 /// Returns the defaults with the comments of their types.
 fn values() -> String {
     let mut text = String::from("# Values of the chart, and of `tulle install --values`.\n");
-    commented(&json!(Values::default()), &choice::schema(), 0, &mut text);
+    commented(&json!(Values::default()), &schema_of_values(), 0, &mut text);
     text
 }
 

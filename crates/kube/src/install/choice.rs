@@ -3,7 +3,7 @@
 
 use super::values::Values;
 use crate::controller::mesh_object;
-use schemars::generate::SchemaSettings;
+use crate::packed;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tulle_model::manifest::{parse_cpu, parse_memory};
@@ -62,18 +62,13 @@ pub fn check(layer: &Value) -> Result<(), String> {
     within(layer, &schema(), &mut Vec::new())
 }
 
-/// The schema of values, as Helm takes it.
-pub fn schema() -> Value {
-    let mut settings = SchemaSettings::draft07();
-    settings.inline_subschemas = true;
-    let schema = settings.into_generator().into_root_schema_for::<Values>();
-    let mut schema = schema.to_value();
-    let mesh = schema.pointer_mut("/properties/mesh/properties");
-    if let Some(Value::Object(fields)) = mesh {
-        // The trust domain has one place only, above.
-        fields.remove("trustDomain");
-    }
-    schema
+/// The schema of the chart's values, of which only limits are looked at here.
+///
+/// # Panics
+/// Never: a test reads it.
+#[allow(clippy::expect_used, reason = "a test reads it")]
+fn schema() -> Value {
+    serde_json::from_str(&packed::values_schema()).expect("the schema of values is JSON")
 }
 
 /// Checks limits of numbers and texts, which types cannot express.

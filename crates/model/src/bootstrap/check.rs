@@ -1,6 +1,7 @@
 //! Reads the proxy's file strictly, and checks what the types cannot express.
 
 use super::{Bootstrap, Control, Listener, ListenerKind, MAX_WORKERS};
+use crate::condition;
 use crate::document::{Finding, ManifestError, Node, Path, Report, decode, shorten};
 use crate::resource::{
     Gateway, Inbound, LONGEST_PAUSE_US, MOST_HEADERS, PathMatch, Route, Service,
@@ -248,6 +249,13 @@ impl Bootstrap {
                     check_regex(&at.key("pathRegex"), &m.path_regex, report);
                     for (name, pattern) in &m.headers {
                         check_regex(&at.key("headers").key(name), pattern, report);
+                    }
+                    for (k, source) in m.when.iter().enumerate() {
+                        condition::check(
+                            &at.key("when").index(k),
+                            condition::condition(source),
+                            report,
+                        );
                     }
                 }
             }

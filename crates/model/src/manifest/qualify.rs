@@ -90,6 +90,7 @@ impl Object {
                 in_.own(&mut m.metadata);
                 in_.jwt(&mut m.spec.jwt);
                 in_.external_auth(&mut m.spec.external_auth);
+                in_.backends(m.spec.mirror.as_mut().map(|c| &mut c.backend_ref));
             }
             Self::AuthorizationPolicy(m) => {
                 in_.own(&mut m.metadata);

@@ -1,6 +1,7 @@
 //! Which requests the access log has, and how a line is written.
 
-use super::is_default;
+use super::{FieldValue, is_default};
+use crate::condition;
 use crate::log_format::LogFormat;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,12 @@ pub struct LogLines {
     /// A line of text with command operators; empty: JSON.
     #[serde(skip_serializing_if = "is_default")]
     pub format: String,
+    /// A condition in CEL about the request and its response; empty: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub when: String,
+    /// Further fields of a JSON line.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fields: Vec<FieldValue>,
 }
 
 // serde passes a reference.
@@ -34,6 +41,8 @@ impl Default for LogLines {
             sampling_ppm: EVERY_REQUEST_PPM,
             only_errors: false,
             format: String::new(),
+            when: String::new(),
+            fields: Vec::new(),
         }
     }
 }
@@ -53,6 +62,22 @@ impl LogLines {
             && let Err(why) = LogFormat::parse(&self.format)
         {
             found.push(("format", why.to_string()));
+        }
+        if !self.when.is_empty()
+            && let Err(why) = condition::log(&self.when)
+        {
+            found.push(("when", why.to_string()));
+        }
+        for field in &self.fields {
+            if let Err(why) = condition::text(&field.expression) {
+                found.push(("fields", format!("{}: {why}", field.name)));
+            }
+        }
+        if !self.fields.is_empty() && !self.format.is_empty() {
+            found.push((
+                "fields",
+                "they are for lines in JSON, and there is a format".to_owned(),
+            ));
         }
         found
     }

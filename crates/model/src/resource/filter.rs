@@ -54,17 +54,42 @@ pub enum Filter {
     ExternalAuth(ExternalAuth),
     /// Requires a signed token.
     Jwt(Jwt),
+    /// Filters for requests that meet a condition.
+    When(When),
+    /// Sets request fields to values that are made of the request.
+    RequestValues(Vec<FieldValue>),
 }
 
 impl Filter {
-    /// The service that is sent something beside the route's backends.
-    pub fn service(&self) -> Option<&str> {
+    /// The services that are sent something beside the route's backends.
+    pub fn services(&self) -> Vec<&str> {
         match self {
-            Self::Mirror(mirror) => Some(&mirror.service),
-            Self::ExternalAuth(filter) => Some(&filter.service),
-            _ => None,
+            Self::Mirror(mirror) => vec![&mirror.service],
+            Self::ExternalAuth(filter) => vec![&filter.service],
+            Self::When(when) => when.filters.iter().flat_map(Self::services).collect(),
+            _ => Vec::new(),
         }
     }
+}
+
+/// Filters for requests that meet a condition.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct When {
+    /// The condition in CEL. One that has no value for a request counts as met.
+    pub condition: String,
+    /// The filters.
+    pub filters: Vec<Filter>,
+}
+
+/// A field whose value is made of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FieldValue {
+    /// Lower case.
+    pub name: String,
+    /// Its value in CEL. Where it has none, the field is removed.
+    pub expression: String,
 }
 
 /// Edits of headers, in the order remove, set, add.
@@ -207,6 +232,9 @@ pub struct RateLimit {
     /// Added to the answer.
     #[serde(skip_serializing_if = "is_default")]
     pub headers: Vec<Header>,
+    /// A text in CEL: requests with different ones have different buckets; empty: one for all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub by: String,
 }
 
 /// A fixed answer.

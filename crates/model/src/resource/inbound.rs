@@ -110,6 +110,13 @@ pub enum Action {
     AuditDeny,
 }
 
+impl Action {
+    /// Whether the rule refuses, or would refuse if it did more than watch.
+    pub fn denies(self) -> bool {
+        matches!(self, Self::Deny | Self::AuditDeny)
+    }
+}
+
 /// One rule (from a TrafficTarget, AuthorizationPolicy, IngressBackend or AccessControl). All
 /// given parts must match. Without identities and addresses a rule allows nobody, and denies
 /// everybody.
@@ -172,4 +179,7 @@ pub struct PolicyMatch {
     /// Hosts, exact or `*.suffix`; empty: all.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hosts: Vec<String>,
+    /// Conditions in CEL, all of which must hold ([`tulle_expression::request::scope`]).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub when: Vec<String>,
 }

@@ -26,8 +26,9 @@ pub use collector::{Collector, OtlpProtocol};
 pub use collector_address::CollectorAddress;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls, is_for};
 pub use filter::{
-    ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
-    PathEdit, RateLimit, Redirect, Respond, Rewrite, is_protected_header,
+    ClaimHeader, Cors, ExternalAuth, Fault, FieldValue, Filter, Header, HeaderEdit, Jwt,
+    JwtProvider, Mirror, PathEdit, RateLimit, Redirect, Respond, Rewrite, When,
+    is_protected_header,
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
 pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};

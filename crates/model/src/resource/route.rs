@@ -76,6 +76,9 @@ pub struct RouteMatch {
     /// Method; empty: any.
     #[serde(default, skip_serializing_if = "is_default")]
     pub method: String,
+    /// Conditions in CEL, all of which must hold.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub when: Vec<String>,
 }
 
 /// How a path is matched.

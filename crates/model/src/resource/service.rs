@@ -83,7 +83,7 @@ impl Service {
                 .filters
                 .iter()
                 .chain(filters)
-                .filter_map(Filter::service);
+                .flat_map(Filter::services);
             backends.map(|backend| &*backend.service).chain(asked)
         });
         let tls = self.tls_routes.iter().flat_map(|route| &route.targets);

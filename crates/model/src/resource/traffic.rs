@@ -153,6 +153,9 @@ pub struct Retry {
     /// Retries per second that are always allowed; 0: 10.
     #[serde(skip_serializing_if = "is_default")]
     pub budget_min_per_s: u32,
+    /// A condition in CEL: other requests are not sent again; empty: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub when: String,
 }
 
 /// Stops asking a service that fails, for a while (as osm-edge's circuitBreaking).

@@ -100,6 +100,22 @@ fn endpoint(seen: &Seen, shared: Option<&Shared>, now: u64) -> serde_json::Value
     })
 }
 
+/// Endpoints that no worker chooses now, because they were ejected or health checks find them unhealthy. Only ports with a
+/// traffic policy have any.
+pub fn left_out(snapshot: &Snapshot) -> impl Iterator<Item = SocketAddr> {
+    let now = now();
+    let ports = snapshot
+        .services
+        .values()
+        .flat_map(|service| &service.ports);
+    ports.flat_map(move |port| {
+        let states = port.shared.iter().flat_map(|shared| &shared.endpoints);
+        let unwell = port.endpoints.iter().zip(states);
+        let unwell = unwell.filter(move |(_, state)| !state.is_well(now));
+        unwell.map(|(endpoint, _)| endpoint.address)
+    })
+}
+
 /// Writes the shared state of ports as Prometheus text. There are as many series as ports with a
 /// traffic policy.
 pub fn metrics(snapshot: &Snapshot, out: &mut String) {

@@ -7,4 +7,5 @@ pub mod exposition;
 pub(crate) mod host;
 pub mod plain_path;
 pub mod proxy_protocol;
+pub(crate) mod request_values;
 pub mod sni;

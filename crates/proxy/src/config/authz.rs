@@ -5,10 +5,12 @@ use crate::config::conditions::Conditions;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tulle_expression::NoValue;
 use tulle_model::identity::SpiffeId;
 use tulle_model::network::Network;
 use tulle_model::resource::{self, Action};
 
+pub use crate::codec::request_values::Parties;
 pub use crate::config::conditions::Request;
 
 /// A compiled policy.
@@ -71,6 +73,15 @@ pub enum Denial {
     Tunnel(Arc<str>),
     /// A certificate is required.
     Plaintext,
+    /// A condition of this rule has no value for the request, so that it denies or does not allow.
+    NoValue {
+        /// The rule.
+        rule: Arc<str>,
+        /// Whether it denies.
+        denies: bool,
+        /// Why it has none.
+        fault: NoValue,
+    },
 }
 
 impl Denial {
@@ -94,6 +105,20 @@ impl Denial {
                  rule without conditions or with the method CONNECT"
             ),
             Self::Plaintext => "mutual TLS is required".into(),
+            Self::NoValue {
+                rule,
+                denies,
+                fault,
+            } => {
+                let effect = if *denies {
+                    "denies it"
+                } else {
+                    "does not allow it"
+                };
+                format!(
+                    "{rule} {effect}, because its `when` has no value for this request: {fault}"
+                )
+            }
         }
     }
 }
@@ -185,14 +210,18 @@ impl CallerPolicy {
             return Err(Denial::Path(rule.name.clone()));
         }
         if let Some(rule) = self.denies.iter().find(|r| r.matches(request)) {
-            return Err(Denial::Rule(rule.name.clone()));
+            let fault = rule.no_value(request);
+            return Err(fault.unwrap_or_else(|| Denial::Rule(rule.name.clone())));
         }
         if self.permissive || self.allows.iter().any(|r| r.matches(request)) {
             return Ok(());
         }
         Err(match self.plaintext {
             true => Denial::Plaintext,
-            false => Denial::NoRule,
+            false => {
+                let fault = self.allows.iter().find_map(|r| r.no_value(request));
+                fault.unwrap_or(Denial::NoRule)
+            }
         })
     }
 
@@ -252,7 +281,7 @@ impl Rule {
             Conditions::compile(&rule.matches).map_err(|e| format!("{}: {e}", rule.name))?;
         Ok(Self {
             name,
-            denies: matches!(rule.action, Action::Deny | Action::AuditDeny),
+            denies: rule.action.denies(),
             any_identity: rule.any_identity,
             sources: rule.sources.clone(),
             networks: rule.networks.clone(),
@@ -269,6 +298,15 @@ impl Rule {
             Some(request) => self.conditions.surely_match(request),
             None => self.denies || self.conditions.is_empty(),
         }
+    }
+
+    #[cold]
+    fn no_value(&self, request: Option<&Request<'_>>) -> Option<Denial> {
+        Some(Denial::NoValue {
+            rule: self.name.clone(),
+            denies: self.denies,
+            fault: self.conditions.fault(request?)?,
+        })
     }
 
     fn covers(&self, port: u16) -> bool {

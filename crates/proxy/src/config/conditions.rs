@@ -6,9 +6,12 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::plain_path::{self, Reading};
+use crate::codec::request_values::{Parties, RequestValues};
 use crate::config::route::matching::HostMatch;
 use regex::bytes::Regex;
+use std::borrow::Cow;
 use std::cell::OnceCell;
+use tulle_expression::{Expression, NoValue, request};
 use tulle_model::letter_case::folded;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
@@ -26,6 +29,8 @@ pub struct Request<'a> {
     pub authority: &'a [u8],
     /// The whole head, as it will be forwarded.
     pub head: &'a [u8],
+    /// Caller and destination; `None`: they are not known here.
+    pub parties: Option<&'a dyn Parties>,
     /// How servers read the path, once a rule has looked at it.
     reading: OnceCell<Reading>,
 }
@@ -40,6 +45,7 @@ struct Alternative {
     /// Path patterns with letter case folded; empty: case matters.
     folded: Vec<PathPattern>,
     headers: Vec<(String, ValuePattern)>,
+    when: Vec<Expression>,
 }
 
 /// How certain a match has to be.
@@ -72,13 +78,32 @@ impl<'a> Request<'a> {
             path,
             authority,
             head,
+            parties: None,
             reading: OnceCell::new(),
         }
+    }
+
+    /// The request between these.
+    #[must_use]
+    pub fn between(mut self, parties: &'a dyn Parties) -> Self {
+        self.parties = Some(parties);
+        self
     }
 
     /// Whether servers agree on the meaning of the path.
     pub fn is_plain(&self) -> bool {
         self.reading() != Reading::Ambiguous
+    }
+
+    /// The request as expressions read it, with this reading of its path.
+    fn values<'r>(&'r self, path: &'r [u8]) -> RequestValues<'r> {
+        RequestValues {
+            method: self.method,
+            path,
+            authority: self.authority,
+            head: self.head,
+            parties: self.parties,
+        }
     }
 
     fn reading(&self) -> Reading {
@@ -103,7 +128,15 @@ impl Conditions {
 
     /// Whether any condition looks at paths.
     pub fn look_at_paths(&self) -> bool {
-        self.0.iter().any(|a| !a.paths.is_empty())
+        let mut all = self.0.iter();
+        all.any(|a| !a.paths.is_empty() || a.when.iter().any(|w| w.reads(request::PATH)))
+    }
+
+    /// Why a condition in CEL has no value for a request.
+    #[cold]
+    pub fn fault(&self, request: &Request<'_>) -> Option<NoValue> {
+        let mut when = self.0.iter().flat_map(|a| &a.when);
+        when.find_map(|condition| condition.condition(&request.values(request.path)).err())
     }
 
     /// Whether a request matches in every reading. For rules that allow.
@@ -167,7 +200,11 @@ impl Alternative {
             headers.push((header.name.to_ascii_lowercase(), value));
         }
         let any = m.methods.iter().any(|m| m == "*");
+        let when = m.when.iter().map(|source| {
+            tulle_model::condition::condition(source).map_err(|e| format!("when: {e}"))
+        });
         Ok(Self {
+            when: when.collect::<Result<_, _>>()?,
             methods: if any { Vec::new() } else { m.methods.clone() },
             hosts: m.hosts.iter().map(|h| HostMatch::new(h)).collect(),
             paths,
@@ -195,6 +232,10 @@ impl Alternative {
                 .headers
                 .iter()
                 .all(|(name, value)| matches_header(request.head, name, value, surely))
+            && self
+                .when
+                .iter()
+                .all(|condition| holds(condition, request, reads))
     }
 
     /// Matches the path as it is sent and as the application decodes it. Rules that deny or demand
@@ -285,6 +326,30 @@ impl PathPattern {
             Self::Prefix(_) => self.matches(path),
             Self::Regex(_) => self.matches(path) || self.matches(without_slash(path)),
         }
+    }
+}
+
+/// Whether a condition in CEL holds: one that looks at the path, in the readings that are asked for.
+fn holds(condition: &Expression, request: &Request<'_>, reads: Reads) -> bool {
+    let is_met = |path: &[u8]| match (condition.condition(&request.values(path)), reads) {
+        (Ok(met), _) => met,
+        (Err(_), Reads::Maybe) => true,
+        // Ambiguous: it would be demanded of one reading and not of another.
+        (Err(fault), Reads::SurelyInItsCase) => fault != NoValue::Ambiguous,
+        (Err(_), Reads::Surely) => false,
+    };
+    if !condition.reads(request::PATH) {
+        return is_met(request.path);
+    }
+    let decoded = match request.reading() {
+        Reading::Plain => Cow::Borrowed(request.path),
+        _ => plain_path::decoded(request.path),
+    };
+    match reads {
+        Reads::Maybe => [request.path, &decoded]
+            .into_iter()
+            .any(|path| is_met(path) || is_met(without_slash(path))),
+        Reads::Surely | Reads::SurelyInItsCase => is_met(request.path) && is_met(&decoded),
     }
 }
 

@@ -167,7 +167,8 @@ impl EgressContext {
             view.head.path.slice(view.bytes),
             authority,
             view.forwarded,
-        );
+        )
+        .between(view.parties);
         let port = self.destination.port();
         let allows = |rule: &Rule| rule.allows_request(port, host, &request);
         let rule = rule(config, self.destination, allows);

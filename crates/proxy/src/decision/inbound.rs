@@ -1,5 +1,6 @@
 //! Requests and connections to the application: who is it, and may it.
 
+use super::between::Between;
 use super::request::{Decision, RequestView, Target, judged};
 use crate::balance::EndpointHint;
 use crate::config::authz;
@@ -176,6 +177,17 @@ impl InboundContext {
         self.port
     }
 
+    /// Returns the peer's verified identity.
+    pub fn peer(&self) -> Option<&SpiffeId> {
+        self.peer.as_ref()
+    }
+
+    /// Returns the port as policies know it.
+    pub fn policy_port(&self, config: &WorkerConfig) -> u16 {
+        let inbound = config.snapshot.inbound.as_ref();
+        inbound.map_or(self.port, |i| i.number(self.port))
+    }
+
     fn peer_name(&self) -> Option<&str> {
         self.peer.as_ref().map(SpiffeId::as_str)
     }
@@ -333,7 +345,8 @@ impl InboundContext {
             let text = format!("port {} is no egress gateway", self.port);
             return Err(Failure::new(Reason::NoPort, text));
         };
-        let request = authz::Request::new(b"CONNECT", b"", authority, head);
+        let parties = Between::inbound(self, config);
+        let request = authz::Request::new(b"CONNECT", b"", authority, head).between(&parties);
         self.judge(worker, config, inbound, Some(&request))?;
         self.peer.as_ref().ok_or_else(|| {
             let text = "an egress gateway takes callers with a certificate of the mesh only";
@@ -395,11 +408,10 @@ impl InboundContext {
     }
 
     fn caller(&self, config: &WorkerConfig) -> Caller<'_> {
-        let inbound = config.snapshot.inbound.as_ref();
         Caller {
             identity: self.peer.as_ref(),
             address: self.client.address,
-            port: inbound.map_or(self.port, |i| i.number(self.port)),
+            port: self.policy_port(config),
             strict: config.snapshot.mesh.strict_mtls,
             by_identity: true,
         }

@@ -1,5 +1,6 @@
 //! Decides where requests go. The entrance by which their connection came determines how.
 
+pub(crate) mod between;
 pub(crate) mod egress;
 pub(crate) mod gateway;
 pub(crate) mod inbound;
@@ -45,12 +46,20 @@ impl ConnectionContext {
         config: &WorkerConfig,
         view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
-        match self {
+        let mut decision = match self {
             Self::Outbound(scope) => scope.decide(worker, config, view),
             Self::Gateway(scope) => scope.decide(worker, config, view),
             Self::Egress(scope) => scope.decide(worker, config, view),
             Self::Inbound(scope) => scope.decide(worker, config, view),
+        }?;
+        if decision
+            .retry
+            .as_ref()
+            .is_some_and(|retry| !retry.is_for(&view.values()))
+        {
+            decision.retry = None;
         }
+        Ok(decision)
     }
 
     /// Returns the names of audit rules that match this request, for the access log.

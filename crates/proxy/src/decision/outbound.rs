@@ -174,6 +174,7 @@ pub fn find<'a>(
         target: head.target.slice(view.bytes),
         method: head.method_text.slice(view.bytes),
         head: view.forwarded,
+        parties: Some(view.parties),
     };
     routes.find(entrance, &request).map_err(|why| {
         let path = String::from_utf8_lossy(path);

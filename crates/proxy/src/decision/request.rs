@@ -1,6 +1,7 @@
 //! A request as a decision sees it, and the decision itself.
 
 use crate::balance::{EndpointHint, Port};
+use crate::codec::request_values::{Parties, RequestValues};
 use crate::config::authz;
 use crate::config::traffic::retry;
 use crate::filter::Filters;
@@ -20,6 +21,21 @@ pub struct RequestView<'a> {
     pub bytes: &'a [u8],
     /// The head as it will be forwarded: header conditions apply to it.
     pub forwarded: &'a [u8],
+    /// Caller and destination.
+    pub parties: &'a dyn Parties,
+}
+
+impl<'a> RequestView<'a> {
+    /// The request as expressions read it.
+    pub fn values(&self) -> RequestValues<'a> {
+        RequestValues {
+            method: self.head.method_text.slice(self.bytes),
+            path: self.head.path.slice(self.bytes),
+            authority: self.head.authority.slice(self.bytes),
+            head: self.forwarded,
+            parties: Some(self.parties),
+        }
+    }
 }
 
 /// The target of a request, and how it is treated and counted.
@@ -83,4 +99,5 @@ pub fn judged<'a>(view: &RequestView<'a>) -> authz::Request<'a> {
         view.head.authority.slice(view.bytes),
         view.forwarded,
     )
+    .between(view.parties)
 }

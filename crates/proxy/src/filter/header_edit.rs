@@ -59,7 +59,11 @@ pub fn line(header: &resource::Header) -> Result<(String, Vec<u8>), String> {
     Ok((name_of(&header.name)?, header.value.clone().into_bytes()))
 }
 
-fn name_of(name: &str) -> Result<String, String> {
+/// Checks the name of a field to be edited.
+///
+/// # Errors
+/// It may not be edited, or is invalid.
+pub(super) fn name_of(name: &str) -> Result<String, String> {
     if !is_field_name(name.as_bytes()) {
         return Err(format!("{name:?} is no header name"));
     }

@@ -6,6 +6,7 @@
 //! in place of the upstream. Filters know no worker, no connection and no other request.
 
 pub(crate) mod cors;
+pub(crate) mod expression;
 pub(crate) mod ext_authz;
 pub(crate) mod fault;
 pub(crate) mod header_edit;
@@ -14,7 +15,9 @@ pub(crate) mod mirror;
 pub(crate) mod rate_limit;
 pub(crate) mod redirect;
 
+use crate::codec::request_values::Parties;
 use crate::filter::cors::Cors;
+use crate::filter::expression::FieldValues;
 use crate::filter::ext_authz::ExternalAuth;
 use crate::filter::fault::Fault;
 use crate::filter::header_edit::{Draft, HeaderEdit};
@@ -25,6 +28,7 @@ use crate::filter::redirect::{Redirect, Rewrite};
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tulle_expression::Expression;
 use tulle_http1::is_field_value;
 use tulle_model::resource::{self, Filter};
 use tulle_net::Buf;
@@ -51,6 +55,9 @@ enum Step {
     Jwt(Box<Jwt>),
     ExternalAuth(Arc<ExternalAuth>),
     Respond(resource::Respond),
+    /// Where the condition does not hold, this many steps are left out.
+    When(Expression, usize),
+    RequestValues(FieldValues),
 }
 
 /// A request among its filters.
@@ -63,6 +70,8 @@ pub struct Passing<'a> {
     pub draft: Draft<'a>,
     /// Length of the path's prefix that the rule has matched.
     pub matched: usize,
+    /// Caller and destination.
+    pub parties: &'a dyn Parties,
     /// Edits of its response.
     pub response: &'a mut Option<Box<ResponseEdits>>,
 }
@@ -167,6 +176,12 @@ impl Filters {
         }
         while let Some(step) = self.steps.get(*at - begin) {
             *at += 1;
+            if let Step::When(condition, steps) = step
+                && !expression::is_met(condition, &passing.draft, passing.parties)
+            {
+                *at += steps;
+                continue;
+            }
             if let Some(effect) = step.run(passing)? {
                 return Ok(Some(effect));
             }
@@ -195,6 +210,22 @@ impl Step {
                 Self::Abort(fault)
             }
             Filter::Respond(respond) => Self::Respond(check(respond)?),
+            Filter::RequestValues(fields) => Self::RequestValues(FieldValues::compile(fields)?),
+            Filter::When(when) => {
+                let mut inner = Vec::new();
+                for filter in &when.filters {
+                    if matches!(filter, Filter::ResponseHeaders(_) | Filter::Cors(_)) {
+                        return Err("a filter that edits responses has no condition".into());
+                    }
+                    Self::compile(filter, by_prefix, place, &mut inner)?;
+                }
+                steps.push(Self::When(
+                    expression::condition(&when.condition)?,
+                    inner.len(),
+                ));
+                steps.append(&mut inner);
+                return Ok(());
+            }
             Filter::RateLimit(limit) => Self::RateLimit(RateLimit::compile(limit, place)?),
             Filter::Jwt(jwt) => Self::Jwt(Box::new(Jwt::compile(jwt)?)),
             Filter::ExternalAuth(filter) => {
@@ -227,7 +258,10 @@ impl Step {
             }
             Self::Delay(fault) => return Ok(fault.delay(passing.random).map(Effect::Delay)),
             Self::Abort(fault) => fault.abort(passing.random)?,
-            Self::RateLimit(limit) => limit.check()?,
+            Self::RateLimit(limit) => limit.check(&passing.draft, passing.parties)?,
+            Self::RequestValues(fields) => fields.apply(&mut passing.draft, passing.parties),
+            // Its condition holds.
+            Self::When(..) => {}
             Self::ExternalAuth(filter) => return Ok(Some(Effect::Ask(filter.clone()))),
             Self::Jwt(jwt) => jwt.check(&mut passing.draft, SystemTime::now())?,
             Self::Respond(respond) => return Err(answer(respond)),

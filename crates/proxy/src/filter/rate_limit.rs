@@ -4,12 +4,17 @@
 //! the generic cell rate algorithm (ITU-T I.371). Taking a token moves that time on by the interval
 //! of one token. Only limited requests touch it.
 
-use crate::filter::header_edit;
+use crate::codec::request_values::Parties;
+use crate::filter::expression;
+use crate::filter::header_edit::{self, Draft};
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tulle_expression::Expression;
+use tulle_model::condition;
 use tulle_model::resource;
 
 /// Buckets in use, by limit and place: a changed configuration keeps the tokens that are left. Only
@@ -28,7 +33,15 @@ pub struct Bucket {
     start: Instant,
     /// Nanoseconds after `start` at which the bucket is full.
     full: AtomicU64,
+    /// The same for each text by which requests are told apart.
+    each: [Mutex<HashMap<u64, u64>>; SHARDS],
+    keys: RandomState,
 }
+
+/// Locks that share the texts, so that workers seldom wait for each other.
+const SHARDS: usize = 16;
+/// Texts of a lock that are remembered at a time. Further ones share a bucket until some of these are full again.
+const REMEMBERED: usize = 1024;
 
 impl Bucket {
     /// Returns the bucket for `place`, the same one as long as its rate is the same.
@@ -65,7 +78,48 @@ impl Bucket {
             room: interval.saturating_mul(most - 1),
             start: Instant::now(),
             full: AtomicU64::new(0),
+            each: Default::default(),
+            keys: RandomState::new(),
         })
+    }
+
+    /// Takes a token from the bucket of a text.
+    ///
+    /// # Errors
+    /// No token is left; the next one returns after this time.
+    pub fn take_for(&self, text: &str, now: Instant) -> Result<(), Duration> {
+        let key = self.keys.hash_one(text);
+        let shard = usize::try_from(key % SHARDS as u64).unwrap_or(0);
+        let Some(each) = self.each.get(shard) else {
+            return self.take(now);
+        };
+        let mut each = each.lock().unwrap_or_else(PoisonError::into_inner);
+        let time = self.time(now);
+        if each.len() >= REMEMBERED && !each.contains_key(&key) {
+            each.retain(|_, full| *full > time);
+            if each.len() >= REMEMBERED {
+                drop(each);
+                return self.take(now);
+            }
+        }
+        let full = each.entry(key).or_default();
+        *full = self.taken((*full).max(time), time)?;
+        Ok(())
+    }
+
+    /// Nanoseconds after `start`: 584 years fit.
+    fn time(&self, now: Instant) -> u64 {
+        let now = now.saturating_duration_since(self.start).as_nanos();
+        u64::try_from(now).unwrap_or(u64::MAX)
+    }
+
+    /// When a bucket that would be full at `full` is full once a token was taken.
+    fn taken(&self, full: u64, now: u64) -> Result<u64, Duration> {
+        let missing = full - now;
+        match missing > self.room {
+            true => Err(Duration::from_nanos(missing - self.room)),
+            false => Ok(full.saturating_add(self.interval)),
+        }
     }
 
     /// Takes a token.
@@ -73,17 +127,10 @@ impl Bucket {
     /// # Errors
     /// No token is left; the next one returns after this time.
     pub fn take(&self, now: Instant) -> Result<(), Duration> {
-        let now = now.saturating_duration_since(self.start).as_nanos();
-        // 584 years.
-        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let now = self.time(now);
         let mut seen = self.full.load(Ordering::Relaxed);
         loop {
-            let full = seen.max(now);
-            let missing = full - now;
-            if missing > self.room {
-                return Err(Duration::from_nanos(missing - self.room));
-            }
-            let next = full.saturating_add(self.interval);
+            let next = self.taken(seen.max(now), now)?;
             // No other memory access is ordered by this number.
             match self
                 .full
@@ -100,6 +147,8 @@ impl Bucket {
 pub struct RateLimit {
     name: String,
     bucket: Arc<Bucket>,
+    /// The text that tells requests apart; `None`: all share the bucket.
+    by: Option<Expression>,
     status: u16,
     headers: Vec<(String, Vec<u8>)>,
 }
@@ -124,6 +173,13 @@ impl RateLimit {
         Ok(Self {
             name: limit.name.clone(),
             bucket: Bucket::shared(&format!("{place} {}", limit.name), limit)?,
+            by: match limit.by.as_str() {
+                "" => None,
+                source => {
+                    let by = condition::text(source);
+                    Some(by.map_err(|e| format!("{}: by: {e}", limit.name))?)
+                }
+            },
             status,
             headers: headers.collect::<Result<_, _>>()?,
         })
@@ -133,8 +189,16 @@ impl RateLimit {
     ///
     /// # Errors
     /// No token is left; the failure is the answer.
-    pub fn check(&self) -> Result<(), Failure> {
-        let taken = self.bucket.take(Instant::now());
+    pub fn check(&self, draft: &Draft<'_>, parties: &dyn Parties) -> Result<(), Failure> {
+        let now = Instant::now();
+        let taken = match &self.by {
+            None => self.bucket.take(now),
+            Some(by) => match expression::text(by, draft, parties) {
+                Some(text) => self.bucket.take_for(&text, now),
+                // Requests without such a text share one.
+                None => self.bucket.take(now),
+            },
+        };
         taken.map_err(|wait| self.refuse(wait))
     }
 
@@ -223,9 +287,38 @@ mod tests {
             RateLimit::compile(&limit, "port of this test").unwrap()
         };
         let (one, again, other) = (demanded("a"), demanded("a"), demanded("b"));
-        assert!(one.check().is_ok());
-        assert!(again.check().is_err());
-        assert!(other.check().is_ok());
+        let now = Instant::now();
+        assert!(one.bucket.take(now).is_ok());
+        assert!(again.bucket.take(now).is_err());
+        assert!(other.bucket.take(now).is_ok());
+    }
+
+    #[test]
+    fn each_text_has_its_own_tokens_and_memory_is_bounded() {
+        let bucket = Bucket::new(&limit(2, 1000, 0)).unwrap();
+        let now = bucket.start;
+        let taken = |text: &str, now| {
+            (0..9)
+                .filter(|_| bucket.take_for(text, now).is_ok())
+                .count()
+        };
+        assert_eq!((taken("a", now), taken("b", now)), (2, 2));
+        assert_eq!(taken("a", now + Duration::from_millis(500)), 1);
+        // More texts than are remembered: the rest share one bucket, and nobody gets more than the limit.
+        let most = SHARDS * REMEMBERED;
+        let let_through: usize = (0..2 * most).map(|n| taken(&format!("x{n}"), now)).sum();
+        assert!(
+            (2 * most - 100..=2 * most).contains(&let_through),
+            "{let_through}"
+        );
+        let held: usize = bucket
+            .each
+            .iter()
+            .map(|each| each.lock().unwrap().len())
+            .sum();
+        assert!(held <= most, "{held}");
+        // Full again, they make room.
+        assert_eq!(taken("y", now + Duration::from_secs(3)), 2);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod questions;
 mod taps;
 
 use crate::admin::{Admin, ask};
+use crate::balance;
 use crate::control::client::{WantedReports, fraction, instance};
 use crate::telemetry::logging;
 use crate::telemetry::metrics::WorkerReport;
@@ -36,6 +37,8 @@ const WAITING: usize = 4;
 const BEAT: Duration = Duration::from_secs(30);
 /// Time before a stream that ended is opened again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Most endpoints that a report calls left out.
+const LEFT_OUT: usize = 64;
 /// Most bytes of a message.
 const MAX_MESSAGE: usize = 64 * 1024;
 /// Most bytes of what varies in one: the rest has room beside it.
@@ -172,6 +175,7 @@ impl Reporting {
             resident_bytes: usage.resident,
             connections: u32::try_from(numbers.internals.open).unwrap_or(u32::MAX),
             log_level: logging::level().to_owned(),
+            left_out: self.left_out(),
         };
         self.usage = usage;
         self.sent = Instant::now();
@@ -180,6 +184,13 @@ impl Reporting {
             failed,
             ..Default::default()
         }));
+    }
+
+    /// Endpoints that this proxy passes over.
+    fn left_out(&self) -> Vec<String> {
+        let snapshot = self.admin.current.get();
+        let left_out = balance::show::left_out(&snapshot).take(LEFT_OUT);
+        left_out.map(|address| address.to_string()).collect()
     }
 
     async fn numbers(&self) -> WorkerReport {

@@ -86,6 +86,25 @@ pub struct LogEntry<'a> {
     /// Audit rules that match the request.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub policy_audit: &'a str,
+    /// Fields that the mesh's settings add.
+    #[serde(skip_serializing_if = "Fields::is_empty")]
+    pub fields: Fields<'a>,
+}
+
+/// Names and values that the mesh's settings add.
+#[derive(Clone, Copy)]
+pub struct Fields<'a>(&'a [(String, String)]);
+
+impl Fields<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl serde::Serialize for Fields<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
 }
 
 impl AccessLog {
@@ -122,7 +141,7 @@ impl AccessLog {
     /// Shows a line to the watchers, hands it to the exporter, and queues it, or drops and counts it. `None`: only
     /// watchers see it.
     fn log(&self, entry: &LogEntry<'_>, ended: &ExchangeEnd, lines: Option<&LogRules>) {
-        let lines = lines.filter(|lines| lines.has(ended));
+        let lines = lines.filter(|lines| lines.has(ended, entry));
         let written = lines.filter(|lines| lines.written);
         let format = written.and_then(|lines| lines.format.as_ref());
         let (watched, exported) = (self.taps.are_watched(), lines.is_some_and(|l| l.exported));
@@ -228,6 +247,8 @@ pub struct RequestLine {
     pub server_name: String,
     /// Whether the log has this request; if not, only watchers see it.
     pub sampled: bool,
+    /// Fields that the mesh's settings add.
+    pub fields: Vec<(String, String)>,
 }
 
 /// Facts about a connection without requests.
@@ -292,6 +313,7 @@ impl RequestLine {
             policy_audit: String::new(),
             server_name: String::new(),
             sampled: true,
+            fields: Vec::new(),
         })
     }
 }
@@ -337,6 +359,7 @@ fn entry<'a>(
         } else {
             "none"
         },
+        fields: Fields(line.map_or(&[], |l| &l.fields)),
         policy_audit: line.map_or("", |l| &l.policy_audit),
     }
 }
@@ -400,6 +423,7 @@ mod tests {
             destination_principal: "",
             connection_security_policy: "",
             policy_audit: "a",
+            fields: Fields(&[]),
         };
         let page = include_str!("../../../../docs/access-log.md");
         let fields = serde_json::to_value(&entry).unwrap();

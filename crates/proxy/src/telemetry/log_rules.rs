@@ -1,7 +1,12 @@
 //! Which lines of the access log are written, and the text of one whose format is not JSON.
 
 use super::access_log::{ExchangeEnd, LogEntry};
+use crate::codec::host::Host;
+use crate::codec::request_values::RequestValues;
 use std::fmt::{self, Write};
+use std::sync::Arc;
+use tulle_expression::{Error, Expression, Input, NoValue, Value, Variable, request};
+use tulle_model::condition;
 use tulle_model::log_format::{LogField, LogFormat, Piece};
 use tulle_model::resource::{EVERY_REQUEST_PPM, MeshSettings};
 
@@ -16,6 +21,31 @@ pub struct LogRules {
     pub(super) exported: bool,
     /// `None`: JSON.
     pub(super) format: Option<LogFormat>,
+    when: Option<Compiled>,
+    fields: Vec<(String, Compiled)>,
+}
+
+/// An expression, equal to those of the same source.
+#[derive(Debug, Clone)]
+struct Compiled {
+    source: String,
+    expression: Arc<Expression>,
+}
+
+impl PartialEq for Compiled {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl Eq for Compiled {}
+
+impl Compiled {
+    fn new(source: &str, compile: fn(&str) -> Result<Expression, Error>) -> Result<Self, String> {
+        let expression = Arc::new(compile(source).map_err(|e| e.to_string())?);
+        let source = source.to_owned();
+        Ok(Self { source, expression })
+    }
 }
 
 impl LogRules {
@@ -27,7 +57,19 @@ impl LogRules {
         let lines = &mesh.access_log_lines;
         let format = Some(lines.format.as_str()).filter(|format| !format.is_empty());
         let format = format.map(LogFormat::parse).transpose();
+        let when = Some(lines.when.as_str()).filter(|source| !source.is_empty());
+        let when = when
+            .map(|source| Compiled::new(source, condition::log))
+            .transpose();
+        let fields = lines.fields.iter().map(|field| {
+            let compiled = Compiled::new(&field.expression, condition::text);
+            let compiled =
+                compiled.map_err(|e| format!("accessLogLines.fields: {}: {e}", field.name))?;
+            Ok((field.name.clone(), compiled))
+        });
         let compiled = Self {
+            when: when.map_err(|e| format!("accessLogLines.when: {e}"))?,
+            fields: fields.collect::<Result<_, String>>()?,
             sampling_ppm: lines.sampling_ppm,
             only_errors: lines.only_errors,
             written: mesh.access_log,
@@ -48,10 +90,62 @@ impl LogRules {
         number % u64::from(EVERY_REQUEST_PPM) < u64::from(self.sampling_ppm)
     }
 
-    /// Whether the end of an exchange is logged.
-    pub(super) fn has(&self, ended: &ExchangeEnd) -> bool {
+    /// Whether the end of an exchange is logged. A condition without a value does not hold.
+    pub(super) fn has(&self, ended: &ExchangeEnd, entry: &LogEntry<'_>) -> bool {
         let failed = !ended.reason.is_response() || ended.answer.as_http() >= 500;
-        failed || !self.only_errors
+        let mut when = self.when.iter();
+        (failed || !self.only_errors)
+            && when.all(|w| w.expression.condition(&Logged(entry)) == Ok(true))
+    }
+
+    /// The further fields of a request's line. One without a value is left out.
+    pub fn fields(&self, request: &RequestValues<'_>) -> Vec<(String, String)> {
+        let value = |(name, compiled): &(String, Compiled)| {
+            Some((name.clone(), compiled.expression.text(request).ok()?))
+        };
+        self.fields.iter().filter_map(value).collect()
+    }
+}
+
+/// A line of the log as conditions read it.
+struct Logged<'a>(&'a LogEntry<'a>);
+
+impl Input for Logged<'_> {
+    fn read(&self, variable: Variable) -> Result<Value<'_>, NoValue> {
+        let entry = self.0;
+        let count = |number: u64| {
+            i64::try_from(number)
+                .map(Value::Int)
+                .map_err(|_| NoValue::Overflow)
+        };
+        let text = |text| Value::string(if text == "-" { "" } else { text });
+        let (path, query) = entry.path.split_once('?').unwrap_or((entry.path, ""));
+        Ok(match variable {
+            request::METHOD => text(entry.method),
+            request::PATH => text(path),
+            request::QUERY => Value::string(query),
+            request::HOST => {
+                let host = Host::from_authority(entry.authority.as_bytes());
+                Value::String(host.to_text().into())
+            }
+            request::PROTOCOL => Value::string(match entry.grpc_status {
+                Some(_) => "grpc",
+                None => "http",
+            }),
+            request::SIZE => count(entry.bytes_received)?,
+            request::SOURCE_IDENTITY => text(entry.source_principal),
+            request::DESTINATION_IDENTITY => text(entry.destination_principal),
+            request::DESTINATION_SERVICE => text(entry.upstream_cluster),
+            request::RESPONSE_CODE => Value::Int(entry.response_code.into()),
+            request::RESPONSE_REASON => text(entry.response_flags),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "milliseconds of a request fit"
+            )]
+            request::RESPONSE_DURATION => Value::Int(entry.duration as i64),
+            request::RESPONSE_SIZE => count(entry.bytes_sent)?,
+            _ => return Err(NoValue::Absent),
+        })
     }
 }
 

@@ -193,7 +193,7 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// Files of `codec`, and a parser that measures each.
-const CODECS: [(&str, &str); 8] = [
+const CODECS: [(&str, &str); 9] = [
     ("answered", "unchunk"),
     ("detect", "detect"),
     ("dns_message", "dns"),
@@ -201,6 +201,8 @@ const CODECS: [(&str, &str); 8] = [
     ("host", "sni"),
     ("plain_path", "plain-path"),
     ("proxy_protocol", "proxy-protocol"),
+    // It walks over the fields of a head.
+    ("request_values", "http1-edit"),
     ("sni", "sni"),
 ];
 

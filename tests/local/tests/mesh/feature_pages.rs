@@ -92,6 +92,7 @@ true_pages! {
     dns
     egress
     endpoints
+    expressions
     external_auth
     faults
     findings

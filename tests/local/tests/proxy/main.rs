@@ -21,6 +21,7 @@ mod economy;
 mod egress;
 mod egress_gateway;
 mod envoy_static;
+mod expressions;
 mod ext_authz;
 mod failures;
 mod forged_heads;

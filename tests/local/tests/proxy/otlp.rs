@@ -1,7 +1,10 @@
 //! Metrics and the access log, sent to a collector.
 
 use serde_json::json;
-use std::net::SocketAddr;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command};
 use tests_local::{
     CLIENT, Client, Collector, Config, Message, Pair, SERVER, Server, eventually, said,
 };
@@ -73,9 +76,10 @@ fn counted(metrics: &[Metric]) -> (f64, u64) {
     )
 }
 
-fn a_collector_hears_of_requests(collector: &Collector, protocol: &str) {
+/// Asserts that lines and counts told to an address come to the collector.
+fn a_collector_hears_of_requests(collector: &Collector, told: SocketAddr, protocol: &str) {
     let app = Server::echo();
-    let mut pair = pair(app.address(), collector.address(), protocol);
+    let mut pair = pair(app.address(), told, protocol);
     for _ in 0..3 {
         assert_eq!(ask(pair.address).status(), 200);
     }
@@ -108,12 +112,93 @@ fn a_collector_hears_of_requests(collector: &Collector, protocol: &str) {
 
 #[test]
 fn by_grpc() {
-    a_collector_hears_of_requests(&Collector::default(), "grpc");
+    let collector = Collector::default();
+    a_collector_hears_of_requests(&collector, collector.address(), "grpc");
 }
 
 #[test]
 fn by_http() {
-    a_collector_hears_of_requests(&Collector::by_http(), "http");
+    let collector = Collector::by_http();
+    a_collector_hears_of_requests(&collector, collector.address(), "http");
+}
+
+/// The OpenTelemetry collector itself, which passes on what it takes to the tests' own.
+struct Relay {
+    child: Child,
+    grpc: SocketAddr,
+    http: SocketAddr,
+    _directory: tempfile::TempDir,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Relay {
+    /// None: it is not built, because there is no Go.
+    fn start(to: SocketAddr) -> Option<Self> {
+        let program =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/tools/bin/otel-collector");
+        if !program.exists() {
+            println!(
+                "skipped: scripts/fetch-otel-collector.sh builds the collector that this needs"
+            );
+            return None;
+        }
+        let local = || SocketAddr::from(([127, 0, 0, 1], tests_local::free_port()));
+        let (grpc, http) = (local(), local());
+        let exporter = json!({ "endpoint": format!("http://{to}"), "compression": "none" });
+        let pipeline = json!({ "receivers": ["otlp"], "exporters": ["otlp_http"] });
+        let configuration = json!({
+            "receivers": { "otlp": { "protocols": {
+                "grpc": { "endpoint": grpc.to_string() },
+                "http": { "endpoint": http.to_string() },
+            } } },
+            "exporters": { "otlp_http": exporter },
+            "service": {
+                "telemetry": { "metrics": { "level": "none" }, "logs": { "level": "error" } },
+                "pipelines": { "traces": pipeline, "metrics": pipeline, "logs": pipeline },
+            },
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("collector.json");
+        fs::write(&file, configuration.to_string()).unwrap();
+        let child = Command::new(program)
+            .args(["--config", &format!("file:{}", file.display())])
+            .spawn()
+            .unwrap();
+        let relay = Self {
+            child,
+            grpc,
+            http,
+            _directory: directory,
+        };
+        for address in [grpc, http] {
+            eventually("the collector listens", || {
+                TcpStream::connect(address).is_ok()
+            });
+        }
+        Some(relay)
+    }
+}
+
+#[test]
+fn the_opentelemetry_collector_takes_it_by_grpc() {
+    let collector = Collector::by_http();
+    if let Some(relay) = Relay::start(collector.address()) {
+        a_collector_hears_of_requests(&collector, relay.grpc, "grpc");
+    }
+}
+
+#[test]
+fn the_opentelemetry_collector_takes_it_by_http() {
+    let collector = Collector::by_http();
+    if let Some(relay) = Relay::start(collector.address()) {
+        a_collector_hears_of_requests(&collector, relay.http, "http");
+    }
 }
 
 #[test]

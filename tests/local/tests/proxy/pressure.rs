@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tests_local::{
     CLIENT, Client, Connection, Gate, Mesh, Pair, Proxy, SERVER, Server, TlsClient, TlsServer,
-    eventually, get, holds_within, id, inbound_config, ok, outbound_config, pattern, pause,
+    eventually, full_sockets, get, holds_within, id, inbound_config, ok, outbound_config, pattern,
+    pause,
 };
 
 const STALLED: usize = 100;
@@ -106,6 +107,7 @@ fn downloads(sent: Arc<AtomicU64>) -> impl Fn(Connection) + Send + Sync + 'stati
 
 #[test]
 fn stalled_responses_take_bounded_memory_and_delay_nobody() {
+    let _alone = full_sockets();
     let sent = Arc::<AtomicU64>::default();
     let app = Server::start(downloads(sent.clone()));
     let pair = Pair::start(app.address());
@@ -233,6 +235,7 @@ fn stalled_responses_over_a_connection_each_take_bounded_memory() {
 
 #[test]
 fn stalled_uploads_over_a_connection_each_take_bounded_memory() {
+    let _alone = full_sockets();
     let mesh = Mesh::new();
     let certificate = mesh.ca.issue(&id(SERVER));
     let (connections, ended) = (Arc::<AtomicUsize>::default(), Arc::<Gate>::default());
@@ -283,6 +286,7 @@ fn memory_of_a_burst_is_given_back() {
     const CONNECTIONS: usize = 500;
     const RESPONSE: usize = 1 << 20;
     const KEPT: u64 = 2 << 20;
+    let _alone = full_sockets();
     let large = ok(&pattern(RESPONSE));
     let app = Server::http(move |request| match request.target() {
         "/large" => large.clone(),

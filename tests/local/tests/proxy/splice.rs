@@ -7,7 +7,8 @@ use std::io::{ErrorKind, Write};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tests_local::{
-    CLIENT, Client, Connection, Mesh, PATIENCE, Proxy, Server, eventually, outbound_config, pause,
+    CLIENT, Client, Connection, Mesh, PATIENCE, Proxy, Server, eventually, full_sockets,
+    outbound_config, pause,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -266,6 +267,7 @@ fn urgent_data_in_the_middle_stops_nothing() {
 fn more_stalled_streams_than_pipes_are_copied() {
     const STREAMS: usize = 70;
     const SIZE: usize = 12 * MIB;
+    let _alone = full_sockets();
     let app = source(SIZE);
     let plain = Plain::start(&app);
     let before = plain.pipes();

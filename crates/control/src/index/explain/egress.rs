@@ -142,7 +142,7 @@ fn applies(
     if !rule.matches.is_empty() && listed.is_some_and(|p| p.protocol == Protocol::Tls) {
         return Err("it is for HTTP requests, which TLS hides".into());
     }
-    policies::any_match(&rule.matches, call)
+    policies::any_match(&rule.matches, call, false)
 }
 
 /// `example.com.` is `example.com`.

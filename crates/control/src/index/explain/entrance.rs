@@ -52,7 +52,12 @@ fn add(
     call: &Call<'_>,
     answer: &mut v1::Explanation,
 ) {
-    let meant = rule.matches.is_empty() || rule.matches.iter().any(|m| matches(m, call).is_ok());
+    let denies = rule.action.denies();
+    let meant = rule.matches.is_empty()
+        || rule
+            .matches
+            .iter()
+            .any(|m| matches(m, call, denies).is_ok());
     let here = port.is_none_or(|p| rule.ports.is_empty() || rule.ports.contains(&p));
     let everybody = rule.networks.iter().any(|n| n.to_string() == "0.0.0.0/0");
     let outcome = match (meant && here, everybody) {

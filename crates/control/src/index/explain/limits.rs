@@ -160,8 +160,8 @@ fn retries(retry: &Retry, try_timeout_ms: u32) -> String {
 }
 
 /// A filter in a few words.
-pub(super) fn filter(filter: &Filter) -> String {
-    match filter {
+pub(super) fn filter(one: &Filter) -> String {
+    match one {
         Filter::RequestHeaders(_) => "request headers".into(),
         Filter::ResponseHeaders(_) => "response headers".into(),
         Filter::Redirect(redirect) => format!("redirect {}", or(redirect.status.into(), 302)),
@@ -169,6 +169,14 @@ pub(super) fn filter(filter: &Filter) -> String {
         Filter::Mirror(mirror) => format!("mirror to {}:{}", mirror.service, mirror.port),
         Filter::Cors(_) => "CORS".into(),
         Filter::Fault(_) => "fault injection".into(),
+        Filter::When(when) => {
+            let filters: Vec<String> = when.filters.iter().map(filter).collect();
+            format!("{} where `{}`", filters.join(", "), when.condition)
+        }
+        Filter::RequestValues(values) => {
+            let names: Vec<&str> = values.iter().map(|v| v.name.as_str()).collect();
+            format!("request headers {}", names.join(", "))
+        }
         Filter::RateLimit(limit) => rate(limit),
         Filter::Respond(answer) => format!("answer {}", answer.status),
         Filter::ExternalAuth(auth) => format!("{}: asks {}:{}", auth.name, auth.service, auth.port),

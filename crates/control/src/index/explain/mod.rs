@@ -3,6 +3,7 @@
 //! Regular expressions hold for the whole path without its query. Conditions on headers cannot be
 //! judged, because a question has no headers: such a match counts as not met and says so.
 
+mod conditions;
 mod egress;
 mod entrance;
 mod limits;

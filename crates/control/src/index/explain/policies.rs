@@ -1,8 +1,8 @@
 //! Explains which policies decide about a call.
 
-use super::Call;
 use super::routes::{path_rank, whole};
 use super::verdict::{self, Considered, Found, Outcome, Way};
+use super::{Call, conditions};
 use crate::index::{Index, pods, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
@@ -246,17 +246,17 @@ fn applies_to_request(rule: &PolicyRule, call: &Call<'_>) -> Result<(), String> 
         }
         return Err("it is for HTTP requests and the port carries raw TCP".into());
     }
-    any_match(&rule.matches, call)
+    any_match(&rule.matches, call, rule.action.denies())
 }
 
-/// Whether one of a rule's conditions is met, if it has any; or why none is.
-pub(super) fn any_match(all: &[PolicyMatch], call: &Call<'_>) -> Result<(), String> {
+/// Whether one of a rule's conditions is met, if it has any; or why none is. `denies`: it denies or demands.
+pub(super) fn any_match(all: &[PolicyMatch], call: &Call<'_>, denies: bool) -> Result<(), String> {
     if all.is_empty() {
         return Ok(());
     }
     let mut why = "method".to_owned();
     for m in all {
-        match matches(m, call) {
+        match matches(m, call, denies) {
             Ok(()) => return Ok(()),
             // The most specific reason helps most: a match whose path fits failed last.
             Err(reason) if reason != "method" && why == "method" => why = reason,
@@ -285,7 +285,7 @@ fn in_any_case(wanted: &PathMatch, path: &str) -> bool {
     path_rank(&wanted, &lower(path)).is_some()
 }
 
-pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
+pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>, denies: bool) -> Result<(), String> {
     let any = m.methods.is_empty();
     if !any && !m.methods.iter().any(|x| x == "*" || x == call.method) {
         return Err("method".into());
@@ -317,5 +317,5 @@ pub(super) fn matches(m: &PolicyMatch, call: &Call<'_>) -> Result<(), String> {
             m.hosts.join(" or ")
         ));
     }
-    Ok(())
+    conditions::hold(&m.when, call, denies)
 }

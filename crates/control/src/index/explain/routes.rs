@@ -1,7 +1,7 @@
 //! Where a call goes.
 
-use super::Call;
 use super::verdict::Way;
+use super::{Call, conditions};
 use crate::index::{Index, gateways, splits};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
@@ -232,6 +232,7 @@ type Rank = (u8, usize, bool);
 fn rank(m: &RouteMatch, call: &Call<'_>) -> Option<Rank> {
     if !m.headers.is_empty()
         || !m.query.is_empty()
+        || conditions::hold(&m.when, call, false).is_err()
         || !(m.method.is_empty() || m.method == call.method)
     {
         return None;

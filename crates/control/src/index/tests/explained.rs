@@ -183,3 +183,41 @@ fn the_route_that_loses_is_named() {
         assert!(answer.conflicts.is_empty(), "{:?}", answer.conflicts);
     }
 }
+
+#[test]
+fn conditions_are_judged_for_a_request_without_headers() {
+    let why = |action: &str, condition: &str, path: &str| {
+        let mut index = mesh_of_three();
+        let spec = json!({
+            "targetRefs": [{ "name": "shop" }],
+            "action": action,
+            "rules": [{ "to": { "when": condition } }],
+        });
+        let policy = object("tulle.dev/v1alpha1", "AuthorizationPolicy", "p", spec);
+        index.apply(match action {
+            "Deny" => vec![allow("all", &["shop"]), policy],
+            _ => vec![policy],
+        });
+        let answer = ask(&index, "client", "shop", "GET", path);
+        let mut rows = answer.considered.into_iter();
+        let row = rows.find(|c| c.name == "p").unwrap();
+        (answer.allowed, row.outcome)
+    };
+    let own = "source.service == 'client' && request.path.startsWith('/a')";
+    assert_eq!(why("Allow", own, "/a"), (true, "allows".into()));
+    assert_eq!(
+        why("Allow", own, "/b"),
+        (
+            false,
+            format!("does not match: its condition does not hold (`when: {own}`)")
+        )
+    );
+    let header = "request.headers['x-team'] == 'a'";
+    let (allowed, outcome) = why("Allow", header, "/");
+    assert!(!allowed && outcome.contains("headers decide"), "{outcome}");
+    // A sidecar denies a request without the header, too.
+    assert_eq!(why("Deny", header, "/"), (false, "denies".into()));
+    let present = "has(request.headers.`x-team`)";
+    let (allowed, outcome) = why("Deny", present, "/");
+    assert!(allowed && outcome.contains("headers decide"), "{outcome}");
+}

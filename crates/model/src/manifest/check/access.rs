@@ -5,6 +5,7 @@ use super::routing::{conditions, object_ref, path_match};
 use super::smi::{identity_ref, rules};
 use super::targets::target_refs;
 use super::{host, label, metadata, not_empty, object_name, port, spec, unique_port, word};
+use crate::condition;
 use crate::document::{Path, Report, shorten};
 use crate::identity::SpiffeId;
 use crate::manifest::allowed::{
@@ -131,7 +132,8 @@ fn principal(at: &Path, id: &str, report: &mut Report) {
 
 fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
     if *to == HttpConditions::default() {
-        let problem = "expected `ports`, `methods`, `paths`, `headers` or `hosts`, found none";
+        let problem =
+            "expected `ports`, `methods`, `paths`, `headers`, `hosts` or `when`, found none";
         report.add(at, problem, "remove it to mean everything");
     }
     let mut seen = HashSet::new();
@@ -147,6 +149,9 @@ fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
     conditions(&at.key("headers"), &to.headers, true, report);
     for (i, name) in to.hosts.iter().enumerate() {
         host(&at.key("hosts").index(i), name, report);
+    }
+    if let Some(when) = &to.when {
+        condition::check(&at.key("when"), condition::condition(when), report);
     }
 }
 

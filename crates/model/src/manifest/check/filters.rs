@@ -4,6 +4,7 @@ use super::routing::{backend_ref, object_ref, token};
 use super::{
     MAX_TIMEOUT, duration, host, metadata, not_empty, object_name, path, port, range, spec, word,
 };
+use crate::condition;
 use crate::document::{Path, Report, shorten};
 use crate::https_uri::HttpsUri;
 use crate::manifest::allowed::{AUTH_PROTOCOLS, METHODS};
@@ -288,10 +289,36 @@ pub(in crate::manifest) fn http_filter(filter: &Manifest<HttpFilterSpec>, report
     if *filter == HttpFilterSpec::default() {
         report.add(
             &at,
-            "expected at least one of `rateLimit`, `fault`, `jwt`, `externalAuth` and \
-             `directResponse`, found none",
+            "expected at least one of `match`, `rateLimit`, `fault`, `jwt`, `externalAuth`, \
+             `requestHeaders`, `mirror` and `directResponse`, found none",
             "",
         );
+    }
+    if let Some(source) = &filter.match_when {
+        condition::check(&at.key("match"), condition::condition(source), report);
+    }
+    if let Some(source) = &filter.when {
+        condition::check(&at.key("when"), condition::condition(source), report);
+        if filter.is_bare() {
+            let problem = "there are no filters that it could be about";
+            report.add(
+                &at.key("when"),
+                problem,
+                "use `match` to choose the rule's requests",
+            );
+        }
+    }
+    for (i, header) in filter.request_headers.iter().enumerate() {
+        let at = at.key("requestHeaders").index(i);
+        header_name(&at.key("name"), &header.name, report);
+        condition::check(
+            &at.key("expression"),
+            condition::text(&header.expression),
+            report,
+        );
+    }
+    if let Some(mirror) = &filter.mirror {
+        request_mirror(&at.key("mirror"), mirror, report);
     }
     if let Some(limit) = &filter.rate_limit {
         request_limit(&at.key("rateLimit"), limit, report);
@@ -360,6 +387,9 @@ pub(super) fn request_limit(at: &Path, limit: &RequestLimit, report: &mut Report
     }
     let headers = at.key("headers");
     header_values(&headers, &limit.headers, &mut HashSet::new(), report);
+    if let Some(source) = &limit.by {
+        condition::check(&at.key("by"), condition::text(source), report);
+    }
 }
 
 pub(super) fn interval(at: &Path, per: Option<&str>, report: &mut Report) {

@@ -15,6 +15,7 @@ use super::{
     AccessLogSpec, JwksHostSpec, Manifest, MeshSpec, Metadata, Probe, TimeoutSpec, Upstream,
     WorkloadPort, WorkloadSpec,
 };
+use crate::condition;
 use crate::document::{Path, Report, did_you_mean, shorten};
 use crate::https_uri::is_host;
 use crate::log_format::LogFormat;
@@ -315,6 +316,25 @@ fn access_log(at: &Path, log: &AccessLogSpec, report: &mut Report) {
     }
     if let Some(Err(e)) = log.format.as_deref().map(LogFormat::parse) {
         report.add(&at.key("format"), e.to_string(), "");
+    }
+    if let Some(when) = &log.when {
+        condition::check(&at.key("when"), condition::log(when), report);
+    }
+    let mut seen = HashSet::new();
+    for (i, field) in log.fields.iter().enumerate() {
+        let at = at.key("fields").index(i);
+        if field.name.is_empty() || !seen.insert(&field.name) {
+            report.add(&at.key("name"), "each field needs a name of its own", "");
+        }
+        condition::check(
+            &at.key("expression"),
+            condition::text(&field.expression),
+            report,
+        );
+    }
+    if !log.fields.is_empty() && log.format.is_some() {
+        let problem = "they are for lines in JSON, and there is a `format`";
+        report.add(&at.key("fields"), problem, "remove one of the two");
     }
 }
 

@@ -4,6 +4,7 @@ use super::filters::{percentage, status};
 use super::routing::token;
 use super::targets::target_refs;
 use super::{MAX_TIMEOUT, duration, label, metadata, object_name, path, range, spec, word};
+use crate::condition;
 use crate::document::{Path, Report};
 use crate::manifest::allowed::{AFFINITIES, BALANCERS, MAX_ATTEMPTS, METHODS, RETRY_ON};
 use crate::manifest::{
@@ -184,6 +185,9 @@ fn retry(at: &Path, retry: &RetrySpec, report: &mut Report) {
     );
     positive(&at.key("backoff"), retry.backoff.as_deref(), report);
     positive(&at.key("maxBackoff"), retry.max_backoff.as_deref(), report);
+    if let Some(source) = &retry.when {
+        condition::check(&at.key("when"), condition::condition(source), report);
+    }
     if let Some(budget) = &retry.budget {
         let at = at.key("budget");
         if let Some(percent) = budget.percent {

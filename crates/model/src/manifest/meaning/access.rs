@@ -80,6 +80,7 @@ impl HttpConditions {
             methods: self.methods.clone(),
             header_matches: headers?,
             hosts: self.hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
+            when: self.when.iter().cloned().collect(),
             ..Default::default()
         };
         if self.paths.is_empty() {

@@ -1,13 +1,14 @@
 //! Turns filters of routes, and HTTPFilters, into those of a proxy.
 
 use super::super::{
-    ConnectionRate, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtProviderSpec,
-    JwtSpec, ObjectRef, PathModifier, RequestLimit, RouteFilter, parse_percent,
+    ConnectionRate, ExternalAuthSpec, HeaderExpression, HeaderModifier, HeaderValue,
+    HttpFilterSpec, JwtProviderSpec, JwtSpec, ObjectRef, PathModifier, RequestLimit, RequestMirror,
+    RouteFilter, parse_percent,
 };
 use super::ms_or_0;
 use crate::resource::{
-    ClaimHeader, Cors, ExternalAuth, Fault, Filter, Header, HeaderEdit, Jwt, JwtProvider, Mirror,
-    PathEdit, RateLimit, Redirect, Respond, Rewrite,
+    ClaimHeader, Cors, ExternalAuth, Fault, FieldValue, Filter, Header, HeaderEdit, Jwt,
+    JwtProvider, Mirror, PathEdit, RateLimit, Redirect, Respond, Rewrite, When,
 };
 
 /// The whole, in millionths.
@@ -46,20 +47,7 @@ fn filter(filter: &RouteFilter, refs: &dyn FilterRefs) -> Vec<Filter> {
         return one(Filter::ResponseHeaders(header_edit(edit)));
     }
     if let Some(mirror) = &filter.request_mirror {
-        let ppm = match (&mirror.fraction, mirror.percent) {
-            (Some(fraction), _) => {
-                let of = u64::from(fraction.denominator.unwrap_or(100).max(1));
-                let ppm = u64::from(fraction.numerator) * u64::from(ALL) / of;
-                u32::try_from(ppm).unwrap_or(ALL).min(ALL)
-            }
-            (None, Some(percent)) => percent.min(100) * 10_000,
-            (None, None) => ALL,
-        };
-        return one(Filter::Mirror(Mirror {
-            service: mirror.backend_ref.name.clone(),
-            port: mirror.backend_ref.port,
-            ppm,
-        }));
+        return one(Filter::Mirror(mirror.mirror()));
     }
     if let Some(redirect) = &filter.request_redirect {
         return one(Filter::Redirect(Redirect {
@@ -120,10 +108,53 @@ fn headers(values: &[HeaderValue]) -> Vec<Header> {
     values.iter().map(header).collect()
 }
 
+impl RequestMirror {
+    fn mirror(&self) -> Mirror {
+        let ppm = match (&self.fraction, self.percent) {
+            (Some(fraction), _) => {
+                let of = u64::from(fraction.denominator.unwrap_or(100).max(1));
+                let ppm = u64::from(fraction.numerator) * u64::from(ALL) / of;
+                u32::try_from(ppm).unwrap_or(ALL).min(ALL)
+            }
+            (None, Some(percent)) => percent.min(100) * 10_000,
+            (None, None) => ALL,
+        };
+        Mirror {
+            service: self.backend_ref.name.clone(),
+            port: self.backend_ref.port,
+            ppm,
+        }
+    }
+}
+
+/// Names as `named` writes them, and their values in CEL.
+pub(super) fn field_values(
+    given: &[HeaderExpression],
+    named: fn(&str) -> String,
+) -> Vec<FieldValue> {
+    let value = |field: &HeaderExpression| FieldValue {
+        name: named(&field.name),
+        expression: field.expression.clone(),
+    };
+    given.iter().map(value).collect()
+}
+
 impl HttpFilterSpec {
-    /// Builds the proxy's filters in this order: rate limit, fault, token, external decision,
-    /// answer.
+    /// Builds the proxy's filters. Where there is a condition, they are for requests that meet it.
     pub fn filters(&self, name: &str, refs: &dyn FilterRefs) -> Vec<Filter> {
+        let filters = self.unconditional(name, refs);
+        match &self.when {
+            Some(condition) if !filters.is_empty() => vec![Filter::When(When {
+                condition: condition.clone(),
+                filters,
+            })],
+            _ => filters,
+        }
+    }
+
+    /// Builds the filters in this order: rate limit, fault, token, external decision, headers, copy,
+    /// answer.
+    fn unconditional(&self, name: &str, refs: &dyn FilterRefs) -> Vec<Filter> {
         let object = format!("HTTPFilter/{name}");
         let mut filters = Vec::new();
         if let Some(limit) = &self.rate_limit {
@@ -148,6 +179,13 @@ impl HttpFilterSpec {
         }
         if let Some(auth) = &self.external_auth {
             filters.push(Filter::ExternalAuth(auth.filter(object)));
+        }
+        if !self.request_headers.is_empty() {
+            let values = field_values(&self.request_headers, str::to_ascii_lowercase);
+            filters.push(Filter::RequestValues(values));
+        }
+        if let Some(mirror) = &self.mirror {
+            filters.push(Filter::Mirror(mirror.mirror()));
         }
         if let Some(answer) = &self.direct_response {
             filters.push(Filter::Respond(Respond {
@@ -178,6 +216,7 @@ impl RequestLimit {
             burst: self.burst,
             status: self.status.unwrap_or(0),
             headers: headers(&self.headers),
+            by: self.by.clone().unwrap_or_default(),
         }
     }
 }

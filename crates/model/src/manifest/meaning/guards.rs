@@ -3,6 +3,16 @@
 use super::super::{HttpFilterSpec, HttpPathMatch, HttpRouteRule, HttpRouteSpec};
 
 impl HttpFilterSpec {
+    /// Whether there is nothing that it does to requests.
+    pub(in crate::manifest) fn is_bare(&self) -> bool {
+        let conditions = Self {
+            match_when: self.match_when.clone(),
+            when: self.when.clone(),
+            ..Self::default()
+        };
+        *self == conditions
+    }
+
     /// Whether it refuses requests: without a token, by another service's answer, or beyond a limit.
     pub fn restricts(&self) -> bool {
         self.jwt.is_some() || self.external_auth.is_some() || self.rate_limit.is_some()

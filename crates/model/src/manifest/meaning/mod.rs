@@ -9,6 +9,7 @@ mod routes;
 mod secret;
 mod traffic;
 
+use filters::field_values;
 pub use filters::{FilterRefs, filters_of};
 pub(in crate::manifest) use gateway::{LOCALITY, PROXY_PROTOCOL};
 
@@ -132,6 +133,8 @@ impl AccessLogSpec {
             sampling_ppm: sampling.unwrap_or(EVERY_REQUEST_PPM),
             only_errors: self.only_errors,
             format: self.format.clone().unwrap_or_default(),
+            when: self.when.clone().unwrap_or_default(),
+            fields: field_values(&self.fields, str::to_owned),
         })
     }
 }

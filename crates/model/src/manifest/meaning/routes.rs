@@ -2,7 +2,7 @@
 
 use super::super::{
     BackendRef, GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, HttpHeaderMatch,
-    HttpRouteGroupMatch, HttpRouteMatch, HttpRouteRule, TcpRouteRule,
+    HttpRouteGroupMatch, HttpRouteMatch, HttpRouteRule, RouteFilter, TcpRouteRule,
 };
 use super::{FilterRefs, filters_of, ms_or_0, ms_or_none};
 use crate::resource::{Backend, HeaderMatch, PathMatch, RouteMatch, RouteRule, Target};
@@ -15,6 +15,7 @@ impl HttpRouteRule {
         if matches.is_empty() && !self.matches.is_empty() {
             return None;
         }
+        let matches = with_conditions(matches, &self.filters, refs);
         let timeouts = self.timeouts.clone().unwrap_or_default();
         let affinity = self.session_persistence.as_ref();
         Some(RouteRule {
@@ -41,6 +42,25 @@ fn backends(given: &[BackendRef], refs: &dyn FilterRefs) -> Vec<Backend> {
     given.iter().map(backend).collect()
 }
 
+/// Adds the conditions of HTTPFilters, which the rule's requests must meet beside its matches.
+fn with_conditions(
+    mut matches: Vec<RouteMatch>,
+    filters: &[RouteFilter],
+    refs: &dyn FilterRefs,
+) -> Vec<RouteMatch> {
+    let named = filters.iter().filter_map(|f| f.extension_ref.as_ref());
+    let conditions = named.filter_map(|r| refs.http_filter(&r.name)?.match_when.as_ref());
+    for condition in conditions {
+        if matches.is_empty() {
+            matches.push(RouteMatch::default());
+        }
+        matches
+            .iter_mut()
+            .for_each(|m| m.when.push(condition.clone()));
+    }
+    matches
+}
+
 fn headers(given: &[HttpHeaderMatch]) -> Option<Vec<HeaderMatch>> {
     given.iter().map(HttpHeaderMatch::header).collect()
 }
@@ -55,6 +75,7 @@ fn route_match(m: &HttpRouteMatch) -> Option<RouteMatch> {
         headers: headers(&m.headers)?,
         query: query?,
         method: m.method.clone().unwrap_or_default(),
+        when: Vec::new(),
     })
 }
 
@@ -65,6 +86,7 @@ impl GrpcRouteRule {
         if matches.is_empty() && !self.matches.is_empty() {
             return None;
         }
+        let matches = with_conditions(matches, &self.filters, refs);
         let affinity = self.session_persistence.as_ref();
         Some(RouteRule {
             name: self.name.clone().unwrap_or_default(),
@@ -84,8 +106,8 @@ fn grpc_match(m: &GrpcRouteMatch) -> Option<RouteMatch> {
             None => PathMatch::default(),
         },
         headers: headers(&m.headers)?,
-        query: Vec::new(),
         method: "POST".into(),
+        ..Default::default()
     })
 }
 
@@ -137,8 +159,8 @@ impl HttpRouteGroupMatch {
                 None => PathMatch::default(),
             },
             headers: self.headers.iter().map(header).collect(),
-            query: Vec::new(),
             method: method.to_owned(),
+            ..Default::default()
         };
         if self.methods.is_empty() || self.methods.iter().any(|m| m == "*") {
             return vec![one("")];

@@ -136,6 +136,7 @@ impl RetrySpec {
             backoff_max_ms: ms_or_0(self.max_backoff.as_ref()),
             budget_percent: budget.percent.unwrap_or(0),
             budget_min_per_s: budget.min_per_second.unwrap_or(0),
+            when: self.when.clone().unwrap_or_default(),
         }
     }
 }

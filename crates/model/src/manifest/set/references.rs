@@ -300,6 +300,10 @@ fn filters(known: &Known<'_>, at: &str, filters: &[RouteFilter], found: &mut Fou
 fn http_filter(known: &Known<'_>, filter: &HttpFilterSpec, found: &mut Found<'_>) {
     jwt(known, filter.jwt.as_ref(), found);
     external_auth(known, filter.external_auth.as_ref(), found);
+    if let Some(mirror) = &filter.mirror {
+        let (at, backend) = ("spec.mirror.backendRef", &mirror.backend_ref);
+        known.service(at, "name", &backend.name, Some(backend.port), found);
+    }
 }
 
 fn external_auth(known: &Known<'_>, auth: Option<&ExternalAuthSpec>, found: &mut Found<'_>) {

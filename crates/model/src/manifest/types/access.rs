@@ -83,6 +83,10 @@ pub struct HttpConditions {
     /// Hosts, exact or `*.suffix`.
     #[serde(skip_serializing_if = "is_default")]
     pub hosts: Vec<String>,
+    /// A condition in CEL, such as `request.headers['x-tenant'] == source.namespace`.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub when: Option<String>,
 }
 
 /// `tulle.dev/v1alpha1` IngressBackend (for somebody else's ingress) and AccessControl (for other

@@ -63,12 +63,14 @@ pub struct HeaderValue {
 
 /// A copy of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestMirror {
     /// The destination.
     pub backend_ref: BackendRef,
     /// Share of the requests; default 100.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
     pub percent: Option<u32>,
     /// The share as a fraction.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -77,12 +79,14 @@ pub struct RequestMirror {
 
 /// A share.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
     /// The numerator.
     pub numerator: u32,
     /// The denominator; default 100.
     #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub denominator: Option<u32>,
 }
 
@@ -164,6 +168,14 @@ pub struct CorsFilter {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpFilterSpec {
+    /// A condition in CEL: the route's rule takes only requests for which it holds, the others go on to later rules.
+    #[serde(rename = "match", skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub match_when: Option<String>,
+    /// A condition in CEL: the filters below are for requests for which it holds.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub when: Option<String>,
     /// Limits the rate of requests.
     #[serde(skip_serializing_if = "is_default")]
     pub rate_limit: Option<RequestLimit>,
@@ -176,9 +188,27 @@ pub struct HttpFilterSpec {
     /// Asks another service whether a request may pass.
     #[serde(skip_serializing_if = "is_default")]
     pub external_auth: Option<ExternalAuthSpec>,
+    /// Sets request headers to values in CEL.
+    #[serde(skip_serializing_if = "is_default")]
+    pub request_headers: Vec<HeaderExpression>,
+    /// Sends a copy of requests elsewhere.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mirror: Option<RequestMirror>,
     /// Answers requests directly.
     #[serde(skip_serializing_if = "is_default")]
     pub direct_response: Option<DirectResponse>,
+}
+
+/// A header whose value is made of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HeaderExpression {
+    /// The name; its case does not matter.
+    pub name: String,
+    /// The value in CEL, a text. Where it has none, the header is removed.
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub expression: String,
 }
 
 /// A number of requests per interval.
@@ -202,6 +232,10 @@ pub struct RequestLimit {
     /// Headers added to the refusal.
     #[serde(default, skip_serializing_if = "is_default")]
     pub headers: Vec<HeaderValue>,
+    /// A text in CEL: requests with different ones are limited each by themselves.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub by: Option<String>,
 }
 
 /// Injects failures.

@@ -1,9 +1,9 @@
 //! The mesh as a whole.
 
-use super::is_default;
 #[cfg(feature = "schema")]
 use super::schema;
 use super::text::{quantity, switch, write_switch};
+use super::{HeaderExpression, is_default};
 use crate::identity::TrustDomain;
 use crate::network::Network;
 use crate::resource::OtlpProtocol;
@@ -36,7 +36,7 @@ pub struct MeshSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = schema::allowed::LOG_LEVELS)))]
     pub log_level: Option<String>,
-    /// Logs one JSON line per request, if true; a mapping says which requests (`sampling`, `onlyErrors`) and how (`format`).
+    /// Logs one JSON line per request, if true; a mapping says which requests (`sampling`, `onlyErrors`, `when`) and how (`format`, `fields`).
     /// Default false.
     #[serde(
         skip_serializing_if = "Option::is_none",
@@ -90,6 +90,12 @@ pub struct AccessLogSpec {
     /// A line of text in Envoy's command operators. Default: JSON.
     #[serde(skip_serializing_if = "is_default")]
     pub format: Option<String>,
+    /// A condition in CEL about the request and its response: only requests for which it holds are logged.
+    #[serde(skip_serializing_if = "is_default")]
+    pub when: Option<String>,
+    /// Further fields of a JSON line, in CEL.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fields: Vec<HeaderExpression>,
 }
 
 /// A revocation: exactly one of an identity, a certificate, or a list of certificates.

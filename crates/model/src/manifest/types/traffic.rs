@@ -179,6 +179,10 @@ pub struct RetrySpec {
     /// How much load retries may add.
     #[serde(skip_serializing_if = "is_default")]
     pub budget: Option<RetryBudget>,
+    /// A condition in CEL: only requests for which it holds are sent again.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 4096)))]
+    pub when: Option<String>,
 }
 
 /// How much load retries may add.

@@ -1,7 +1,9 @@
 //! Conditions of a route: host, path, method, headers, query.
 
 use crate::codec::host::Host;
+use crate::codec::request_values::{Parties, RequestValues};
 use regex::bytes::Regex;
+use tulle_expression::Expression;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
 
@@ -18,9 +20,23 @@ pub struct Request<'a> {
     pub method: &'a [u8],
     /// The whole head.
     pub head: &'a [u8],
+    /// Caller and destination; `None`: they are not known here.
+    pub parties: Option<&'a dyn Parties>,
 }
 
 impl<'a> Request<'a> {
+    /// Whether a condition in CEL holds; one without a value does not.
+    pub(super) fn meets(&self, condition: &Expression) -> bool {
+        let values = RequestValues {
+            method: self.method,
+            path: self.path,
+            authority: self.authority,
+            head: self.head,
+            parties: self.parties,
+        };
+        condition.condition(&values) == Ok(true)
+    }
+
     /// The query without its question mark.
     pub(super) fn query(&self) -> &'a [u8] {
         let mark = memchr::memchr(b'?', self.target);

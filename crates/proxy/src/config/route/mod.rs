@@ -15,6 +15,8 @@ use crate::config::traffic::retry;
 use crate::filter::Filters;
 use index::Index;
 use std::sync::Arc;
+use tulle_expression::{Expression, request};
+use tulle_model::condition;
 use tulle_model::resource::{self, PathMatch, RouteMatch, RouteRule};
 
 /// Compiled routes.
@@ -34,13 +36,14 @@ struct Entry {
     method: String,
     headers: Vec<(String, ValuePattern)>,
     query: Vec<(String, ValuePattern)>,
+    when: Vec<Expression>,
     rule: usize,
     /// Length of the prefix it is found by.
     matched: usize,
 }
 
-/// How early an entry is tried: host, path, method, headers, query; greater is earlier.
-type Rank = ((u8, usize), (u8, usize), bool, usize, usize);
+/// How early an entry is tried: host, path, method, headers, query, conditions in CEL; greater is earlier.
+type Rank = ((u8, usize), (u8, usize), bool, usize, usize, usize);
 
 /// Decides the backend of requests that match.
 pub struct Rule {
@@ -96,7 +99,7 @@ pub struct Entrance<'a> {
 impl RouteTable {
     /// Compiles routes and orders their matches as Gateway API says: most specific host, exact
     /// path, longest prefix (before them regular expressions), method, most headers, most query
-    /// parameters, then as written.
+    /// parameters, then those with conditions in CEL, then as written.
     ///
     /// # Errors
     /// Something in a route makes no sense, such as a regular expression that is not valid.
@@ -120,7 +123,9 @@ impl RouteTable {
         }
         // A stable sort keeps the written order among equals.
         entries.sort_by_key(|(host, path, e)| std::cmp::Reverse(e.rank(host, path)));
-        let by_path = entries.iter().any(|(_, path, _)| !path.is_any());
+        let by_path = entries.iter().any(|(_, path, entry)| {
+            !path.is_any() || entry.when.iter().any(|w| w.reads(request::PATH))
+        });
         let mut index = Index::default();
         for (host, path, entry) in entries {
             index.insert(host, path, entry);
@@ -148,7 +153,8 @@ impl RouteTable {
         request: &Request<'_>,
     ) -> Result<Option<Found<'_>>, &'static str> {
         let find = |path: &[u8]| {
-            let fits = |e: &Entry| e.fits(entrance, request);
+            let request = Request { path, ..*request };
+            let fits = |e: &Entry| e.fits(entrance, &request);
             self.index.find(request.authority, path, fits)
         };
         let entry = if self.by_path && !plain_path::is_plain(request.path) {
@@ -277,12 +283,16 @@ impl Entry {
             .iter()
             .map(|h| Ok((h.name.to_ascii_lowercase(), value(h)?)));
         let query = m.query.iter().map(|q| Ok((q.name.clone(), value(q)?)));
+        let when = m.when.iter().map(|source| {
+            condition::condition(source).map_err(|e| format!("the condition of a match: {e}"))
+        });
         Ok(Self {
             port,
             listener,
             method: m.method.clone(),
             headers: headers.collect::<Result<_, String>>()?,
             query: query.collect::<Result<_, String>>()?,
+            when: when.collect::<Result<_, String>>()?,
             rule,
             matched: path.prefix_len(),
         })
@@ -295,6 +305,7 @@ impl Entry {
             !self.method.is_empty(),
             self.headers.len(),
             self.query.len(),
+            self.when.len(),
         )
     }
 
@@ -311,6 +322,7 @@ impl Entry {
                 .query
                 .iter()
                 .all(|(name, pattern)| pattern.matches_query(request.query(), name))
+            && self.when.iter().all(|condition| request.meets(condition))
     }
 }
 
@@ -342,6 +354,7 @@ mod tests {
             target: path.as_bytes(),
             method: b"GET",
             head: b"GET / HTTP/1.1\r\n\r\n",
+            parties: None,
         };
         let entrance = Entrance {
             port: 8080,

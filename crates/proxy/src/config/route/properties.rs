@@ -36,6 +36,7 @@ fn a_match() -> impl Strategy<Value = RouteMatch> {
             headers,
             query,
             method,
+            when: Vec::new(),
         })
 }
 
@@ -222,6 +223,7 @@ proptest! {
             target: target.as_bytes(),
             method: asked.method.as_bytes(),
             head: head.as_bytes(),
+            parties: None,
         };
         let entrance = Entrance { port: asked.port, listener: "" };
         let found = table.find(entrance, &request).unwrap();

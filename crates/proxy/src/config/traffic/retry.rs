@@ -5,11 +5,14 @@
 //! requests of the last ten seconds, beside a few per second that are always allowed. Each worker has
 //! its own: the shares add up to that of the proxy, and the few are as many for each.
 
+use crate::codec::request_values::RequestValues;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tulle_expression::Expression;
+use tulle_model::condition;
 use tulle_model::resource;
 use tulle_net::clock;
 
@@ -34,6 +37,7 @@ pub struct Policy {
     backoff_max: Duration,
     budget_percent: u64,
     budget_min: u64,
+    when: Option<Expression>,
 }
 
 /// Cause of a retry.
@@ -96,7 +100,19 @@ impl Policy {
             backoff_max: millis(backoff_max.max(backoff)),
             budget_percent: or(retry.budget_percent, 20).into(),
             budget_min: or(retry.budget_min_per_s, 10).into(),
+            when: match retry.when.as_str() {
+                "" => None,
+                source => {
+                    Some(condition::condition(source).map_err(|e| format!("retry.when: {e}"))?)
+                }
+            },
         }))
+    }
+
+    /// Whether a request may be sent again at all. A condition without a value does not hold.
+    pub fn is_for(&self, request: &RequestValues<'_>) -> bool {
+        let mut when = self.when.iter();
+        when.all(|condition| condition.condition(request) == Ok(true))
     }
 
     /// Whether a try with this end may be followed by another.

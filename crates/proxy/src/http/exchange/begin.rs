@@ -7,6 +7,7 @@ use super::{Conversation, Exchange, Judged, RefusedRequest, RequestInfo, request
 use crate::config::head_limits;
 use crate::context;
 use crate::context::memory_limit;
+use crate::decision::between::Between;
 use crate::decision::request::RequestView;
 use crate::http::relay::Relay;
 use crate::http::reply;
@@ -135,13 +136,18 @@ impl Conversation<'_> {
             // The buffer has room for the part of the body that is at hand, too.
             request.storage_for(self.received.len() + added + reply::EDIT_BYTES)
         });
+        let parties = Between::new(self.scope, &config);
         let view = RequestView {
             head,
             bytes,
             forwarded: request.as_slice(),
+            parties: &parties,
         };
         if let Some(line) = &mut asked.line {
             line.policy_audit = self.scope.audited(worker, &config, &view);
+            if let Some(lines) = &config.snapshot.access_log {
+                line.fields = lines.fields(&view.values());
+            }
         }
         let decided = match memory_limit::is_short() {
             false => self.scope.decide(worker, &config, &view),

@@ -1,6 +1,7 @@
 //! Runs the filters of a route on a request, between the decision and forwarding.
 
 use super::{After, Conversation, Exchange, Next};
+use crate::decision::between::Between;
 use crate::filter::header_edit::Draft;
 use crate::filter::{Effect, Passing};
 use crate::http::auth_call;
@@ -35,11 +36,13 @@ impl Conversation<'_> {
         let (whole, upgrade) = (relay.is_whole(), relay.is_upgrade());
         loop {
             let head = relay.request.len() - relay.body_at_hand();
+            let parties = Between::new(self.scope, &exchange.config);
             let mut passing = Passing {
                 random: &|| self.worker.random(),
                 entry: self.scope.entry(),
                 draft: Draft::new(&mut relay.request, head),
                 matched: decision.matched,
+                parties: &parties,
                 response: &mut relay.edits,
             };
             match filters.run(at, &mut passing)? {

@@ -3,6 +3,7 @@
 use super::Conversation;
 use crate::context::memory_limit;
 use crate::decision::ConnectionContext;
+use crate::decision::between::Between;
 use crate::decision::request::RequestView;
 use crate::tcp::forward;
 use crate::telemetry::reason::{Failure, Reason};
@@ -18,12 +19,13 @@ impl Conversation<'_> {
         let judged = self.judged.take();
         let allowed = || match &judged {
             Some(judged) => {
+                let config = worker.config();
                 let view = RequestView {
                     head: &judged.head,
                     bytes: &judged.bytes,
                     forwarded: &judged.forwarded,
+                    parties: &Between::new(scope, &config),
                 };
-                let config = worker.config();
                 match scope {
                     ConnectionContext::Inbound(_) | ConnectionContext::Egress(_) => {
                         scope.decide(worker, &config, &view).map(drop)

@@ -8,29 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Workload;
-
-/// Upper bounds in milliseconds, the same as Istio's; in bytes for sizes, as Istio has them, too.
-pub const BUCKETS_MS: [f64; 19] = [
-    0.5,
-    1.0,
-    5.0,
-    10.0,
-    25.0,
-    50.0,
-    100.0,
-    250.0,
-    500.0,
-    1000.0,
-    2500.0,
-    5000.0,
-    10000.0,
-    30000.0,
-    60000.0,
-    300_000.0,
-    600_000.0,
-    1_800_000.0,
-    3_600_000.0,
-];
+pub use tulle_model::samples::BUCKETS_MS;
 
 /// The proxy that reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -99,6 +99,7 @@ impl Cluster {
             target: path.as_bytes(),
             method: b"GET",
             head: head.as_bytes(),
+            parties: None,
         };
         let entrance = Entrance {
             port,

@@ -1,0 +1,56 @@
+//! Conditions in CEL.
+
+use serde_json::Value;
+
+/// Whether a value is one of these, with `*` before or after a text; none: anything.
+pub(super) fn any(value: &str, patterns: &[String]) -> Option<String> {
+    let (exact, patterns): (Vec<&String>, Vec<&String>) =
+        patterns.iter().partition(|p| !p.contains('*'));
+    let mut all = Vec::new();
+    match exact.as_slice() {
+        [] => {}
+        [one] => all.push(format!("{value} == {}", quoted(one))),
+        many => {
+            let many: Vec<String> = many.iter().map(|t| quoted(t)).collect();
+            all.push(format!("{value} in [{}]", many.join(", ")));
+        }
+    }
+    for pattern in patterns {
+        all.push(
+            match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+                (Some(""), _) => format!("{value} != \"\""),
+                (Some(end), _) => format!("{value}.endsWith({})", quoted(end)),
+                (None, Some(start)) => format!("{value}.startsWith({})", quoted(start)),
+                // A star in the middle stands for itself.
+                (None, None) => format!("{value} == {}", quoted(pattern)),
+            },
+        );
+    }
+    either(all)
+}
+
+pub(super) fn any_network(networks: &[String]) -> Option<String> {
+    either(
+        networks
+            .iter()
+            .map(|n| format!("cidr({}).containsIP(source.address)", quoted(n)))
+            .collect(),
+    )
+}
+
+pub(super) fn either(all: Vec<String>) -> Option<String> {
+    match all.len() {
+        0 => None,
+        1 => all.into_iter().next(),
+        _ => Some(format!("({})", all.join(" || "))),
+    }
+}
+
+pub(super) fn negated(condition: Option<String>) -> Option<String> {
+    condition.map(|condition| format!("!({condition})"))
+}
+
+/// A text in CEL, whose escapes JSON's are.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

@@ -1,0 +1,181 @@
+//! Fields of an object, which are taken out as they are translated.
+
+use super::imported::Imported;
+use serde_json::{Map, Value};
+
+/// Methods that a match of Gateway API takes.
+pub(super) const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// Takes a field out; the names of a path are parted by `/`. None: it is not there, or is null.
+pub(super) fn take(value: &mut Value, path: &str) -> Option<Value> {
+    let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let mut at = value;
+    for parent in parents.split('/').filter(|p| !p.is_empty()) {
+        at = at.get_mut(parent)?;
+    }
+    at.as_object_mut()?.remove(name).filter(|v| !v.is_null())
+}
+
+/// Takes a text.
+pub(super) fn text(value: &mut Value, path: &str) -> Option<String> {
+    take(value, path)?.as_str().map(str::to_owned)
+}
+
+/// Takes a list; empty: there is none.
+pub(super) fn list(value: &mut Value, path: &str) -> Vec<Value> {
+    match take(value, path) {
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
+    }
+}
+
+/// Takes a field, and puts it into an object under another name.
+pub(super) fn carry(from: &mut Value, path: &str, to: &mut Map<String, Value>, name: &str) {
+    if let Some(value) = take(from, path) {
+        to.insert(name.to_owned(), value);
+    }
+}
+
+/// Puts an object into another, unless it has no fields.
+pub(super) fn nest(to: &mut Map<String, Value>, name: &str, inner: Map<String, Value>) {
+    if !inner.is_empty() {
+        to.insert(name.to_owned(), inner.into());
+    }
+}
+
+/// Names everything that is left.
+pub(super) fn lose_rest(
+    imported: &mut Imported,
+    object: &str,
+    at: &str,
+    left: &Value,
+    instead: &str,
+) {
+    match left {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let at = match at.is_empty() {
+                    true => name.clone(),
+                    false => format!("{at}.{name}"),
+                };
+                lose_rest(imported, object, &at, value, instead);
+            }
+        }
+        Value::Array(items) => {
+            for (number, item) in items.iter().enumerate() {
+                lose_rest(imported, object, &format!("{at}[{number}]"), item, instead);
+            }
+        }
+        Value::Null => {}
+        _ => imported.lose(object, at, "has no counterpart", instead),
+    }
+}
+
+/// Takes a duration, and puts it into an object; one that cannot be said is lost.
+pub(super) fn time(
+    id: &str,
+    at: &str,
+    from: &mut Value,
+    path: &str,
+    to: &mut Map<String, Value>,
+    name: &str,
+    imported: &mut Imported,
+) {
+    let Some(text) = text(from, path) else {
+        return;
+    };
+    match duration(&text) {
+        Some(duration) => drop(to.insert(name.to_owned(), duration.into())),
+        None => imported.lose(
+            id,
+            &format!("{at}.{}", path.replace('/', ".")),
+            &format!("`{text}` is no duration of whole milliseconds"),
+            &format!("set `{name}`"),
+        ),
+    }
+}
+
+/// Go's duration in milliseconds. None: it is finer, or none.
+pub(super) fn milliseconds(text: &str) -> Option<u64> {
+    let mut millis = 0.0;
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let (unit, next) = after.split_at(unit);
+        let number: f64 = number.parse().ok()?;
+        millis += number
+            * match unit {
+                "h" => 3_600_000.0,
+                "m" => 60_000.0,
+                "s" => 1_000.0,
+                "ms" => 1.0,
+                "us" | "µs" => 0.001,
+                _ => return None,
+            };
+        rest = next;
+    }
+    // A policy may not ask for more than a century.
+    if !(1.0..=3_155_760_000_000.0).contains(&millis) || millis.fract() != 0.0 {
+        return None;
+    }
+    // Whole, positive and in range: just asked.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    Some(millis as u64)
+}
+
+/// Go's duration as Tulle's: whole numbers with `h`, `m`, `s` and `ms`. None: it is finer than a millisecond, or none.
+pub(super) fn duration(text: &str) -> Option<String> {
+    let millis = milliseconds(text)?;
+    let parts = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let mut left = millis;
+    let mut written = String::new();
+    for (unit, size) in parts {
+        if left >= size {
+            written += &format!("{}{unit}", left / size);
+            left %= size;
+        }
+    }
+    Some(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn durations_of_go_are_written_in_whole_numbers() {
+        for (go, ours) in [
+            ("24h", Some("24h")),
+            ("1h30m0s", Some("1h30m")),
+            ("0.5s", Some("500ms")),
+            ("1.5h", Some("1h30m")),
+            ("1000ms", Some("1s")),
+            ("10us", None),
+            ("0s", None),
+            ("5", None),
+            ("s", None),
+            ("1d", None),
+            ("", None),
+        ] {
+            assert_eq!(duration(go).as_deref(), ours, "{go}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_named_by_its_path() {
+        let mut value = json!({ "a": { "b": 1, "c": [{ "d": true }] }, "e": null });
+        assert_eq!(take(&mut value, "a/b"), Some(json!(1)));
+        assert_eq!(take(&mut value, "a/none/b"), None);
+        let mut imported = Imported::default();
+        lose_rest(&mut imported, "X", "spec", &value, "nothing");
+        let fields: Vec<&str> = imported.lost.iter().map(|l| l.field.as_str()).collect();
+        assert_eq!(fields, ["spec.a.c[0].d"]);
+    }
+}

@@ -1,0 +1,221 @@
+//! Matches of a VirtualService: what Gateway API can say, and conditions in CEL for the rest.
+
+use super::virtual_service::SEE;
+use crate::import::cel::{negated, quoted};
+use crate::import::fields::{METHODS, lose_rest, take, text};
+use crate::import::imported::Imported;
+use serde_json::{Map, Value, json};
+
+/// A match.
+#[derive(Debug, Default)]
+pub(super) struct Match {
+    path: Option<Text>,
+    method: Option<String>,
+    headers: Vec<(String, Text)>,
+    query: Vec<(String, Text)>,
+    conditions: Vec<String>,
+}
+
+/// How a text must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Text {
+    Exact(String),
+    Prefix(String),
+    Regex(String),
+}
+
+impl Text {
+    /// None: it says nothing, so anything will do.
+    fn read(value: &Value) -> Option<Self> {
+        let of = |name: &str| value[name].as_str().map(str::to_owned);
+        let exact = of("exact").map(Self::Exact);
+        exact
+            .or_else(|| of("prefix").map(Self::Prefix))
+            .or_else(|| of("regex").map(Self::Regex))
+    }
+
+    /// As a regular expression for the whole text.
+    fn regex(&self) -> String {
+        match self {
+            Self::Exact(text) => regex_syntax::escape(text),
+            Self::Prefix(text) => format!("{}.*", regex_syntax::escape(text)),
+            Self::Regex(text) => text.clone(),
+        }
+    }
+
+    /// As a condition about a value.
+    fn condition(&self, value: &str) -> String {
+        match self {
+            Self::Exact(text) => format!("{value} == {}", quoted(text)),
+            Self::Prefix(text) => format!("{value}.startsWith({})", quoted(text)),
+            Self::Regex(text) => format!("{value}.matches({})", quoted(&format!("^(?:{text})$"))),
+        }
+    }
+
+    /// `type` and `value` of Gateway API, which knows prefixes of paths alone.
+    fn written(&self) -> Map<String, Value> {
+        let (kind, value) = match self {
+            Self::Exact(text) => ("Exact", text.clone()),
+            _ => ("RegularExpression", self.regex()),
+        };
+        let mut written = Map::new();
+        written.insert("type".into(), kind.into());
+        written.insert("value".into(), value.into());
+        written
+    }
+}
+
+impl Match {
+    /// None: a part has no counterpart, and without it more would match.
+    pub(super) fn read(
+        id: &str,
+        at: &str,
+        mut one: Value,
+        imported: &mut Imported,
+    ) -> Option<Self> {
+        let before = imported.lost.len();
+        let mut read = Self::default();
+        // A name for metrics.
+        for name in ["name", "statPrefix"] {
+            take(&mut one, name);
+        }
+        let any_case = take(&mut one, "ignoreUriCase") == Some(Value::Bool(true));
+        read.path = take(&mut one, "uri").and_then(|uri| Text::read(&uri));
+        if let (Some(path), true) = (&read.path, any_case) {
+            read.path = Some(Text::Regex(format!("(?i){}", path.regex())));
+        }
+        match take(&mut one, "method").and_then(|method| Text::read(&method)) {
+            Some(Text::Exact(method)) if METHODS.contains(&method.as_str()) => {
+                read.method = Some(method)
+            }
+            Some(other) => read.conditions.push(other.condition("request.method")),
+            None => {}
+        }
+        if let Some(host) = take(&mut one, "authority").and_then(|host| Text::read(&host)) {
+            read.conditions.push(host.condition("request.host"));
+        }
+        if let Some(namespace) = text(&mut one, "sourceNamespace") {
+            read.conditions
+                .push(format!("source.namespace == {}", quoted(&namespace)));
+        }
+        for (name, how) in fields(take(&mut one, "headers")) {
+            // Without a word it has to be there.
+            let how = Text::read(&how).unwrap_or_else(|| Text::Regex(".*".into()));
+            read.headers.push((name, how));
+        }
+        for (name, how) in fields(take(&mut one, "withoutHeaders")) {
+            let name = quoted(&name);
+            let there = format!("{name} in request.headers");
+            let condition = match Text::read(&how) {
+                Some(how) => format!(
+                    "{there} && {}",
+                    how.condition(&format!("request.headers[{name}]"))
+                ),
+                None => there,
+            };
+            read.conditions.extend(negated(Some(condition)));
+        }
+        for (name, how) in fields(take(&mut one, "queryParams")) {
+            let how = Text::read(&how).unwrap_or_else(|| Text::Regex(".*".into()));
+            read.query.push((name, how));
+        }
+        lose_rest(imported, id, at, &one, SEE);
+        (imported.lost.len() == before).then_some(read)
+    }
+
+    pub(super) fn is_prefix(&self) -> bool {
+        matches!(&self.path, Some(Text::Prefix(path)) if path != "/")
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        matches!(self.path, Some(Text::Exact(_)))
+    }
+
+    /// The condition that lists cannot express.
+    pub(super) fn condition(&self) -> Option<String> {
+        (!self.conditions.is_empty()).then(|| self.conditions.join(" && "))
+    }
+
+    /// As Gateway API says it.
+    pub(super) fn written(&self) -> Value {
+        let mut written = Map::new();
+        match &self.path {
+            Some(Text::Prefix(path)) => {
+                let path = match path.trim_end_matches('/') {
+                    "" => "/",
+                    path => path,
+                };
+                written.insert(
+                    "path".into(),
+                    json!({ "type": "PathPrefix", "value": path }),
+                );
+            }
+            Some(path) => drop(written.insert("path".into(), path.written().into())),
+            None => {}
+        }
+        if let Some(method) = &self.method {
+            written.insert("method".into(), method.clone().into());
+        }
+        for (field, all) in [("headers", &self.headers), ("queryParams", &self.query)] {
+            let named = |(name, how): &(String, Text)| {
+                let mut one = how.written();
+                one.insert("name".into(), name.clone().into());
+                Value::from(one)
+            };
+            let all: Vec<Value> = all.iter().map(named).collect();
+            if !all.is_empty() {
+                written.insert(field.into(), all.into());
+            }
+        }
+        written.into()
+    }
+
+    /// Whether Gateway API prefers it: an exact path, a longer prefix, a method, more headers, more parameters.
+    pub(super) fn outranks(&self, other: &Self) -> bool {
+        self.rank() > other.rank()
+    }
+
+    fn rank(&self) -> (bool, usize, bool, usize, usize) {
+        let (exact, prefix) = match &self.path {
+            Some(Text::Exact(path)) => (true, path.len()),
+            Some(Text::Prefix(path)) => (false, path.len()),
+            // The longer of two regular expressions.
+            Some(Text::Regex(path)) => (false, path.len()),
+            None => (false, 1),
+        };
+        (
+            exact,
+            prefix,
+            self.method.is_some(),
+            self.headers.len(),
+            self.query.len(),
+        )
+    }
+
+    /// Whether some request could match both, as far as paths and methods say.
+    pub(super) fn may_meet(&self, other: &Self) -> bool {
+        let methods = match (&self.method, &other.method) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        let paths = match (&self.path, &other.path) {
+            (Some(Text::Exact(one)), Some(Text::Exact(other))) => one == other,
+            (Some(Text::Exact(exact)), Some(Text::Prefix(prefix)))
+            | (Some(Text::Prefix(prefix)), Some(Text::Exact(exact))) => {
+                exact.starts_with(prefix.as_str())
+            }
+            (Some(Text::Prefix(one)), Some(Text::Prefix(other))) => {
+                one.starts_with(other.as_str()) || other.starts_with(one.as_str())
+            }
+            _ => true,
+        };
+        methods && paths
+    }
+}
+
+fn fields(map: Option<Value>) -> Vec<(String, Value)> {
+    match map {
+        Some(Value::Object(fields)) => fields.into_iter().collect(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,317 @@
+//! Policies about callers. Conditions that lists cannot say become one in CEL. A policy of which a part has no counterpart is
+//! not made at all: without the part it would be another policy.
+
+use crate::import::cel::{any, any_network, negated, quoted};
+use crate::import::fields::{list, lose_rest, nest, take, text};
+use crate::import::imported::{Imported, object};
+use crate::import::services::{Ports, Service, labels};
+use crate::import::source::Source;
+use crate::import::texts;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+
+pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Imported) {
+    let mut spec = std::mem::take(&mut source.spec);
+    let id = source.id.clone();
+    let before = imported.lost.len();
+    let labels = labels(&take(&mut spec, "selector/matchLabels").unwrap_or_default());
+    take(&mut spec, "selector");
+    let meant: Vec<&Service> = services
+        .iter()
+        .filter(|s| s.is_of(source.namespace(), &labels))
+        .collect();
+    if meant.is_empty() {
+        let why = "no Service among the objects has only pods that it is about, and a policy is about Services";
+        imported.lose(
+            &id,
+            "spec.selector",
+            why,
+            "give the Services, too: kubectl get services -A -o yaml",
+        );
+    }
+    let action = text(&mut spec, "action").unwrap_or_else(|| "ALLOW".into());
+    let given = list(&mut spec, "rules");
+    lose_rest(imported, &id, "spec", &spec, POLICY);
+    let (action, mode) = match action.as_str() {
+        "ALLOW" => ("Allow", None),
+        "DENY" => ("Deny", None),
+        "AUDIT" => ("Allow", Some("Audit")),
+        other => {
+            let why = format!("the action {other} asks somebody else");
+            let instead =
+                "write an Authentication with `externalAuth`: docs/features/external-auth.md";
+            return imported.lose(&id, "spec.action", &why, instead);
+        }
+    };
+    if given.is_empty() {
+        let (why, instead) = match action {
+            "Deny" => ("it denies nothing", "leave it out"),
+            _ => (
+                "it allows nothing",
+                "with `permissiveMode: false` of the Mesh nobody may call what no policy allows",
+            ),
+        };
+        imported.lose(&id, "spec.rules", why, instead);
+    }
+    // A port of the pods is another one of each Service.
+    let by_port = given.iter().any(|rule| {
+        let operations = rule["to"].as_array().into_iter().flatten();
+        let mut operations = operations.map(|to| &to["operation"]);
+        operations.any(|o| o.get("ports").or(o.get("notPorts")).is_some())
+    });
+    let groups: Vec<&[&Service]> = match by_port {
+        true => meant.chunks(1).collect(),
+        false => vec![meant.as_slice()],
+    };
+    for group in groups {
+        let mut rules = Vec::new();
+        for (number, rule) in given.iter().enumerate() {
+            let at = format!("spec.rules[{number}]");
+            let ports = group.first().map(|service| &service.ports);
+            rules.extend(policy_rules(&id, &at, rule.clone(), ports, imported));
+        }
+        if imported.lost.len() > before {
+            return;
+        }
+        let name = match (by_port, group) {
+            (true, [service]) if meant.len() > 1 => format!("{}-{}", source.name, service.name),
+            _ => source.name.clone(),
+        };
+        let refs: Vec<Value> = group
+            .iter()
+            .map(|s| json!({ "kind": "Service", "name": s.name }))
+            .collect();
+        let mut ours = json!({ "targetRefs": refs, "action": action, "rules": rules });
+        if let Some(mode) = mode {
+            ours["mode"] = mode.into();
+        }
+        let made = imported.make(
+            &id,
+            object("AuthorizationPolicy", source.namespace(), &name, ours),
+        );
+        if action == "Allow" && mode.is_none() {
+            made.notes
+                .push("it has an effect where the Mesh says `permissiveMode: false`".into());
+        }
+    }
+}
+
+/// The rules of one: each of its sources with each of its operations.
+fn policy_rules(
+    id: &str,
+    at: &str,
+    mut rule: Value,
+    ports: Option<&Ports>,
+    imported: &mut Imported,
+) -> Vec<Value> {
+    let mut when = Vec::new();
+    for (number, one) in list(&mut rule, "when").into_iter().enumerate() {
+        when.extend(condition(
+            id,
+            &format!("{at}.when[{number}]"),
+            one,
+            imported,
+        ));
+    }
+    let each = |rule: &mut Value, name: &str, inner: &str| -> Vec<Value> {
+        let mut all = list(rule, name);
+        all.iter_mut()
+            .for_each(|one| *one = take(one, inner).unwrap_or_default());
+        if all.is_empty() {
+            all.push(json!({}));
+        }
+        all
+    };
+    let sources = each(&mut rule, "from", "source");
+    let operations = each(&mut rule, "to", "operation");
+    lose_rest(imported, id, at, &rule, POLICY);
+    let mut rules = Vec::new();
+    for (number, source) in sources.iter().enumerate() {
+        for (other, operation) in operations.iter().enumerate() {
+            let mut conditions = when.clone();
+            let from = from(
+                id,
+                &format!("{at}.from[{number}].source"),
+                source.clone(),
+                &mut conditions,
+                imported,
+            );
+            let at = format!("{at}.to[{other}].operation");
+            let mut to = to(id, &at, operation.clone(), ports, &mut conditions, imported);
+            if !conditions.is_empty() {
+                to.insert("when".into(), conditions.join(" && ").into());
+            }
+            let mut rule = Map::new();
+            nest(&mut rule, "from", from);
+            nest(&mut rule, "to", to);
+            rules.push(rule.into());
+        }
+    }
+    rules
+}
+
+fn is_exact(all: &[String]) -> bool {
+    !all.is_empty() && all.iter().all(|text| !text.contains('*'))
+}
+
+/// Callers. What the lists cannot say goes to the conditions: these are all demanded, and one of the lists is enough.
+fn from(
+    id: &str,
+    at: &str,
+    mut source: Value,
+    when: &mut Vec<String>,
+    imported: &mut Imported,
+) -> Map<String, Value> {
+    let mut from = Map::new();
+    let principals = spiffe(&texts(&mut source, "principals"));
+    let networks = networks(&texts(&mut source, "ipBlocks"));
+    if is_exact(&principals) {
+        from.insert("principals".into(), principals.into());
+    } else {
+        when.extend(any("source.identity", &principals));
+    }
+    if from.is_empty() && !networks.is_empty() {
+        from.insert("networks".into(), networks.into());
+    } else {
+        when.extend(any_network(&networks));
+    }
+    when.extend(any("source.namespace", &texts(&mut source, "namespaces")));
+    let not = spiffe(&texts(&mut source, "notPrincipals"));
+    when.extend(negated(any("source.identity", &not)));
+    let not = texts(&mut source, "notNamespaces");
+    when.extend(negated(any("source.namespace", &not)));
+    let not = self::networks(&texts(&mut source, "notIpBlocks"));
+    when.extend(negated(any_network(&not)));
+    lose_rest(imported, id, at, &source, POLICY);
+    from
+}
+
+/// Requests.
+fn to(
+    id: &str,
+    at: &str,
+    mut operation: Value,
+    ports: Option<&Ports>,
+    when: &mut Vec<String>,
+    imported: &mut Imported,
+) -> Map<String, Value> {
+    let mut to = Map::new();
+    // Its ports are the pods', and ours the Service's.
+    let mut of_service = |all: Vec<String>| {
+        let mut found = BTreeSet::new();
+        for text in all {
+            let number = text.parse::<u64>().ok();
+            match number.and_then(|number| ports?.get(&number)) {
+                Some(own) => found.extend(own),
+                None => imported.lose(
+                    id,
+                    &format!("{at}.ports"),
+                    &format!("no port of the Service leads to {text} by number"),
+                    "give the Service such a port, or write the policy anew",
+                ),
+            }
+        }
+        found
+    };
+    let (given, not) = (
+        texts(&mut operation, "ports"),
+        texts(&mut operation, "notPorts"),
+    );
+    let (given, not) = (of_service(given), of_service(not));
+    if !given.is_empty() {
+        to.insert(
+            "ports".into(),
+            given.into_iter().collect::<Vec<u64>>().into(),
+        );
+    }
+    let methods = texts(&mut operation, "methods");
+    match is_exact(&methods) {
+        true => drop(to.insert("methods".into(), methods.into())),
+        false => when.extend(any("request.method", &methods)),
+    }
+    let paths = texts(&mut operation, "paths");
+    match is_exact(&paths) {
+        true => {
+            let exact = |path: &String| json!({ "type": "Exact", "value": path });
+            to.insert(
+                "paths".into(),
+                paths.iter().map(exact).collect::<Vec<_>>().into(),
+            );
+        }
+        false => when.extend(any("request.path", &paths)),
+    }
+    when.extend(any("request.host", &texts(&mut operation, "hosts")));
+    for (name, value) in [
+        ("notMethods", "request.method"),
+        ("notPaths", "request.path"),
+        ("notHosts", "request.host"),
+    ] {
+        when.extend(negated(any(value, &texts(&mut operation, name))));
+    }
+    when.extend(
+        not.into_iter()
+            .map(|number| format!("destination.port != {number}")),
+    );
+    lose_rest(imported, id, at, &operation, POLICY);
+    to
+}
+
+/// A condition by its key.
+fn condition(id: &str, at: &str, mut one: Value, imported: &mut Imported) -> Vec<String> {
+    let key = text(&mut one, "key").unwrap_or_default();
+    let (values, not) = (texts(&mut one, "values"), texts(&mut one, "notValues"));
+    lose_rest(imported, id, at, &one, POLICY);
+    let header = key
+        .strip_prefix("request.headers[")
+        .and_then(|k| k.strip_suffix(']'));
+    let made = if let Some(name) = header {
+        let name = quoted(name);
+        let value = format!("request.headers[{name}]");
+        let has = format!("{name} in request.headers");
+        let wanted = match values.iter().any(|v| v == "*") {
+            true => Some(has.clone()),
+            false => any(&value, &values).map(|c| format!("{has} && {c}")),
+        };
+        let unwanted = any(&value, &not).map(|c| format!("{has} && {c}"));
+        Some((wanted, unwanted))
+    } else {
+        match key.as_str() {
+            "source.namespace" => Some((any(&key, &values), any(&key, &not))),
+            "source.principal" => {
+                let is_one_of = |all: &[String]| any("source.identity", &spiffe(all));
+                Some((is_one_of(&values), is_one_of(&not)))
+            }
+            "source.ip" | "remote.ip" => {
+                let is_in = |all: &[String]| any_network(&networks(all));
+                Some((is_in(&values), is_in(&not)))
+            }
+            _ => None,
+        }
+    };
+    let Some((wanted, unwanted)) = made else {
+        imported.lose(id, at, &format!("`{key}` is not known here"), POLICY);
+        return Vec::new();
+    };
+    [wanted, negated(unwanted)].into_iter().flatten().collect()
+}
+
+/// Istio's principals as identities.
+fn spiffe(principals: &[String]) -> Vec<String> {
+    let identity = |text: &String| match text.starts_with('*') {
+        true => text.clone(),
+        false => format!("spiffe://{text}"),
+    };
+    principals.iter().map(identity).collect()
+}
+
+/// An address is the network of one.
+pub(super) fn networks(blocks: &[String]) -> Vec<String> {
+    let network = |text: &String| match (text.contains('/'), text.contains(':')) {
+        (true, _) => text.clone(),
+        (false, true) => format!("{text}/128"),
+        (false, false) => format!("{text}/32"),
+    };
+    blocks.iter().map(network).collect()
+}

@@ -1,0 +1,28 @@
+mod policies;
+mod traffic;
+
+use super::*;
+use crate::import::tests::{checked, lost};
+use serde_json::json;
+
+fn imported(text: &str) -> Imported {
+    checked(text, import)
+}
+
+const SERVICES: &str = "apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Service
+  metadata: {name: reviews, namespace: shop}
+  spec: {selector: {app: reviews}, ports: [{port: 80, targetPort: 9080}, {port: 81, targetPort: admin}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: ratings, namespace: shop}
+  spec: {selector: {app: ratings, tier: back}, ports: [{port: 9080}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: reviews, namespace: other}
+  spec: {selector: {app: reviews}, ports: [{port: 80}]}
+---
+";

@@ -1,0 +1,186 @@
+use super::*;
+
+fn policy(spec: &str) -> String {
+    format!(
+        "{SERVICES}apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: p, namespace: shop}}
+spec: {spec}
+"
+    )
+}
+
+/// The rules of the only policy that is made.
+fn rules(spec: &str) -> Value {
+    let imported = imported(&policy(spec));
+    assert_eq!(imported.lost, []);
+    let [made] = imported.objects.as_slice() else {
+        panic!("{imported:?}");
+    };
+    made.object["spec"]["rules"].clone()
+}
+
+#[test]
+fn a_policy_is_about_the_services_of_its_workloads() {
+    let targets = |selector: &str| {
+        let text = policy(&format!("{{{selector} action: DENY, rules: [{{}}]}}"));
+        let imported = imported(&text);
+        assert_eq!(imported.lost, []);
+        let spec = &imported.objects[0].object["spec"];
+        assert_eq!(spec["action"], "Deny");
+        let refs = spec["targetRefs"].as_array().unwrap().clone();
+        refs.iter()
+            .map(|r| r["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(targets(""), ["reviews", "ratings"]);
+    assert_eq!(
+        targets("selector: {matchLabels: {app: ratings}},"),
+        ["ratings"]
+    );
+    let unknown = imported(&policy("{selector: {matchLabels: {app: x}}, rules: [{}]}"));
+    assert_eq!(
+        lost(&unknown),
+        [("AuthorizationPolicy shop/p", "spec.selector")]
+    );
+    assert!(unknown.objects.is_empty());
+}
+
+#[test]
+fn lists_stay_lists_and_what_they_cannot_say_is_a_condition() {
+    for (rule, ours) in [
+        (
+            "{from: [{source: {principals: [cluster.local/ns/shop/sa/web]}}],
+              to: [{operation: {methods: [GET], paths: [/a], ports: ['9080']}}]}",
+            json!([{
+                "from": { "principals": ["spiffe://cluster.local/ns/shop/sa/web"] },
+                "to": { "methods": ["GET"], "paths": [{ "type": "Exact", "value": "/a" }], "ports": [80] },
+            }]),
+        ),
+        (
+            "{from: [{source: {principals: ['cluster.local/ns/shop/*', '*/sa/b'], namespaces: [shop, dev-*]}}]}",
+            json!([{ "to": { "when": "(source.identity.startsWith(\"spiffe://cluster.local/ns/shop/\") || \
+                source.identity.endsWith(\"/sa/b\")) && (source.namespace == \"shop\" || source.namespace.startsWith(\"dev-\"))" } }]),
+        ),
+        (
+            "{from: [{source: {ipBlocks: [10.0.0.0/8, 192.0.2.1]}}, {source: {namespaces: [a, b], notIpBlocks: ['::1']}}]}",
+            json!([
+                { "from": { "networks": ["10.0.0.0/8", "192.0.2.1/32"] } },
+                { "to": { "when": "source.namespace in [\"a\", \"b\"] && !(cidr(\"::1/128\").containsIP(source.address))" } },
+            ]),
+        ),
+        (
+            "{to: [{operation: {paths: ['/a/*', /b], notMethods: [POST], notPorts: ['9080'], hosts: ['*.x.io', y.io]}}]}",
+            json!([{ "to": { "when": "(request.path == \"/b\" || request.path.startsWith(\"/a/\")) && \
+                (request.host == \"y.io\" || request.host.endsWith(\".x.io\")) && !(request.method == \"POST\") && \
+                destination.port != 80" } }]),
+        ),
+        (
+            "{when: [{key: 'request.headers[X-Team]', values: [a, b*]}, {key: source.principal, notValues: [td/ns/a/sa/b]},
+              {key: 'request.headers[x-any]', values: ['*']}, {key: remote.ip, values: [10.1.0.0/16]}]}",
+            json!([{ "to": { "when": "\"X-Team\" in request.headers && (request.headers[\"X-Team\"] == \"a\" || \
+                request.headers[\"X-Team\"].startsWith(\"b\")) && !(source.identity == \"spiffe://td/ns/a/sa/b\") && \
+                \"x-any\" in request.headers && cidr(\"10.1.0.0/16\").containsIP(source.address)" } }]),
+        ),
+    ] {
+        let made = rules(&format!("{{selector: {{matchLabels: {{app: reviews}}}}, rules: [{rule}]}}"));
+        assert_eq!(made, ours, "{rule}");
+    }
+}
+
+/// A port of the pods is another one of each Service, so each has a policy of its own.
+#[test]
+fn ports_are_those_of_each_service() {
+    let imported = imported(&policy("{rules: [{to: [{operation: {ports: ['9080']}}]}]}"));
+    assert_eq!(imported.lost, []);
+    let made = imported.objects.iter().map(|m| &m.object);
+    let made: Vec<_> = made
+        .map(|o| (o["metadata"]["name"].clone(), o["spec"]["rules"].clone()))
+        .collect();
+    assert_eq!(
+        made,
+        [
+            (json!("p-reviews"), json!([{ "to": { "ports": [80] } }])),
+            (json!("p-ratings"), json!([{ "to": { "ports": [9080] } }])),
+        ]
+    );
+}
+
+#[test]
+fn a_policy_that_would_be_another_one_is_not_made() {
+    let id = "AuthorizationPolicy shop/p";
+    for (spec, field) in [
+        ("{}", "spec.rules"),
+        ("{action: DENY}", "spec.rules"),
+        ("{action: CUSTOM, rules: [{}]}", "spec.action"),
+        (
+            "{rules: [{from: [{source: {requestPrincipals: ['*']}}]}]}",
+            "spec.rules[0].from[0].source.requestPrincipals[0]",
+        ),
+        (
+            "{rules: [{when: [{key: 'request.auth.claims[a]', values: [b]}]}]}",
+            "spec.rules[0].when[0]",
+        ),
+        (
+            "{selector: {matchLabels: {app: reviews}}, rules: [{to: [{operation: {ports: ['7']}}]}]}",
+            "spec.rules[0].to[0].operation.ports",
+        ),
+        (
+            "{rules: [{to: [{operation: {somethingNew: [a]}}]}]}",
+            "spec.rules[0].to[0].operation.somethingNew[0]",
+        ),
+    ] {
+        let imported = imported(&policy(spec));
+        assert_eq!(lost(&imported), [(id, field)], "{spec}");
+        assert!(imported.objects.is_empty(), "{spec}");
+    }
+}
+
+#[test]
+fn strictness_namespaces_and_other_kinds() {
+    let imported = imported(
+        "apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: istio-system}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: loose, namespace: shop}
+spec: {mtls: {mode: PERMISSIVE}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: one, namespace: shop}
+spec: {selector: {matchLabels: {app: a}}, mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {istio-injection: enabled, team: a}}
+---
+apiVersion: networking.istio.io/v1
+kind: Telemetry
+metadata: {name: v, namespace: shop}
+spec: {hosts: [a]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d, namespace: shop}
+spec: {}
+",
+    );
+    let specs: Vec<&Value> = imported.objects.iter().map(|made| &made.object).collect();
+    assert_eq!(specs[0]["spec"], json!({ "mtls": { "mode": "strict" } }));
+    assert_eq!(
+        specs[1]["metadata"]["labels"],
+        json!({ "tulle.dev/inject": "enabled" })
+    );
+    assert_eq!(
+        lost(&imported),
+        [
+            ("PeerAuthentication shop/one", "spec.selector"),
+            ("Telemetry shop/v", "spec"),
+        ]
+    );
+    assert_eq!(imported.untouched, ["Deployment shop/d"]);
+}

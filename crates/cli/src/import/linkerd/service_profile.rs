@@ -1,0 +1,222 @@
+//! How a service is called: routes with their timeouts and retries become an HTTPRoute, the budget of retries a
+//! TrafficPolicy.
+
+use crate::import::fields::{METHODS, carry, list, lose_rest, nest, take, text, time};
+use crate::import::imported::{Imported, object};
+use crate::import::services::{Named, Service};
+use crate::import::source::Source;
+use serde_json::{Map, Value, json};
+
+const SEE: &str = "see docs/features/routing.md";
+
+pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Imported) {
+    let mut spec = std::mem::take(&mut source.spec);
+    let id = source.id.clone();
+    // A profile is named as the host that it is about.
+    let Some(named) = Named::read(&source.name, &source, services) else {
+        let why = format!("`{}` is no Service of this cluster", source.name);
+        return imported.lose(
+            &id,
+            "metadata.name",
+            &why,
+            "an Egress has hosts outside: docs/features/egress.md",
+        );
+    };
+    let namespace = named.namespace.clone();
+    budget(&id, &named, &mut spec, imported);
+    let backends = overrides(&id, &named, &source, &mut spec, services, imported);
+    let mut rules = Vec::new();
+    for (number, route) in list(&mut spec, "routes").into_iter().enumerate() {
+        let at = format!("spec.routes[{number}]");
+        rules.extend(rule(&id, &at, route, imported));
+    }
+    if !list(&mut spec, "opaquePorts").is_empty() {
+        let why = "ports that are not looked into are an annotation";
+        imported.lose(
+            &id,
+            "spec.opaquePorts",
+            why,
+            "tulle.dev/opaque-ports of the Service",
+        );
+    }
+    lose_rest(imported, &id, "spec", &spec, SEE);
+    if backends.is_none() && rules.is_empty() {
+        return;
+    }
+    // A route that matches nothing more is for the rest.
+    let needs_backends = backends.is_some()
+        || rules
+            .iter()
+            .any(|rule| rule.get("timeouts").or(rule.get("retry")).is_some());
+    if !needs_backends {
+        let why = "its routes only name requests for metrics";
+        return imported.lose(
+            &id,
+            "spec.routes",
+            why,
+            "the access log has paths; metrics go by service",
+        );
+    }
+    let own = named.find(services).and_then(Service::only_port);
+    let Some(backends) =
+        backends.or_else(|| Some(vec![json!({ "name": named.name, "port": own? })]))
+    else {
+        let why = format!(
+            "the Service {} is not among the objects, or has several ports",
+            named.name
+        );
+        return imported.lose(
+            &id,
+            "spec.routes",
+            &why,
+            "give the Services, too: kubectl get services -A -o yaml",
+        );
+    };
+    rules.push(json!({}));
+    for rule in &mut rules {
+        rule["backendRefs"] = backends.clone().into();
+    }
+    let parent = json!({ "group": "", "kind": "Service", "name": named.name });
+    let spec = json!({ "parentRefs": [parent], "rules": rules });
+    let mut route = object("HTTPRoute", namespace.as_deref(), &named.name, spec);
+    route["apiVersion"] = "gateway.networking.k8s.io/v1".into();
+    imported.make(&id, route);
+}
+
+/// `retryBudget`, which says how many retries may be added.
+fn budget(id: &str, named: &Named, spec: &mut Value, imported: &mut Imported) {
+    let Some(mut theirs) = take(spec, "retryBudget") else {
+        return;
+    };
+    let mut ours = Map::new();
+    if let Some(ratio) = take(&mut theirs, "retryRatio").and_then(|ratio| ratio.as_f64()) {
+        // A share from 0 to 1.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let percent = (ratio * 100.0).round().clamp(1.0, 100.0) as u64;
+        ours.insert("percent".into(), percent.into());
+    }
+    carry(
+        &mut theirs,
+        "minRetriesPerSecond",
+        &mut ours,
+        "minPerSecond",
+    );
+    // Ours is counted over ten seconds.
+    take(&mut theirs, "ttl");
+    lose_rest(imported, id, "spec.retryBudget", &theirs, "leave it out");
+    let spec = json!({
+        "targetRefs": [{ "kind": "Service", "name": named.name }], "retry": { "budget": ours },
+    });
+    imported.make(
+        id,
+        object(
+            "TrafficPolicy",
+            named.namespace.as_deref(),
+            &named.name,
+            spec,
+        ),
+    );
+}
+
+/// `dstOverrides`: where the requests of the service go instead. None: nothing is said, or it cannot be.
+fn overrides(
+    id: &str,
+    named: &Named,
+    source: &Source,
+    spec: &mut Value,
+    services: &[Service],
+    imported: &mut Imported,
+) -> Option<Vec<Value>> {
+    let mut backends = Vec::new();
+    for (number, mut one) in list(spec, "dstOverrides").into_iter().enumerate() {
+        let at = format!("spec.dstOverrides[{number}]");
+        let authority = text(&mut one, "authority").unwrap_or_default();
+        let weight = take(&mut one, "weight");
+        lose_rest(imported, id, &at, &one, SEE);
+        let (host, port) = authority.rsplit_once(':').unwrap_or((&authority, ""));
+        let found = Named::read(host.trim_end_matches('.'), source, services);
+        let port = port.parse::<u64>().ok();
+        let port = port.or_else(|| found.as_ref()?.find(services)?.only_port());
+        let (Some(found), Some(port)) = (found, port) else {
+            let why = format!("`{authority}` is no Service of this cluster whose port is known");
+            imported.lose(id, &at, &why, "give the Services, too, or name the port");
+            continue;
+        };
+        let mut backend = found.reference(named.namespace.as_deref());
+        backend.insert("port".into(), port.into());
+        // A quantity of Kubernetes: `500m` is a half.
+        let whole = weight.as_ref().and_then(Value::as_u64);
+        let text = weight.as_ref().and_then(Value::as_str).unwrap_or("1");
+        let thousandths =
+            whole
+                .map(|whole| whole * 1000)
+                .or_else(|| match text.strip_suffix('m') {
+                    Some(number) => number.parse().ok(),
+                    None => text.parse::<u64>().ok().map(|whole| whole * 1000),
+                });
+        backend.insert("weight".into(), thousandths.unwrap_or(1000).into());
+        backends.push(backend.into());
+    }
+    (!backends.is_empty()).then_some(backends)
+}
+
+/// A route as a rule. None: its condition cannot be said.
+fn rule(id: &str, at: &str, mut route: Value, imported: &mut Imported) -> Option<Value> {
+    take(&mut route, "name");
+    let mut condition = take(&mut route, "condition").unwrap_or_else(|| json!({}));
+    let mut one = Map::new();
+    if let Some(method) = text(&mut condition, "method") {
+        if !METHODS.contains(&method.as_str()) {
+            imported.lose(
+                id,
+                &format!("{at}.condition.method"),
+                "a match does not take it",
+                SEE,
+            );
+            return None;
+        }
+        one.insert("method".into(), method.into());
+    }
+    if let Some(path) = text(&mut condition, "pathRegex") {
+        one.insert(
+            "path".into(),
+            json!({ "type": "RegularExpression", "value": path }),
+        );
+    }
+    if condition.as_object().is_some_and(|rest| !rest.is_empty()) {
+        let at = format!("{at}.condition");
+        lose_rest(
+            imported,
+            id,
+            &at,
+            &condition,
+            "make a rule for each of several conditions",
+        );
+        return None;
+    }
+    let mut rule = Map::new();
+    if !one.is_empty() {
+        rule.insert("matches".into(), json!([one]));
+    }
+    let mut timeouts = Map::new();
+    time(
+        id,
+        at,
+        &mut route,
+        "timeout",
+        &mut timeouts,
+        "request",
+        imported,
+    );
+    nest(&mut rule, "timeouts", timeouts);
+    if take(&mut route, "isRetryable") == Some(Value::Bool(true)) {
+        let codes: Vec<u16> = (500..=504).collect();
+        rule.insert("retry".into(), json!({ "attempts": 1, "codes": codes }));
+    }
+    if take(&mut route, "responseClasses").is_some() {
+        let why = "what counts as a failure is the same for all: 5xx, and gRPC's";
+        imported.lose(id, &format!("{at}.responseClasses"), why, "leave it out");
+    }
+    lose_rest(imported, id, at, &route, SEE);
+    Some(rule.into())
+}

@@ -1,0 +1,135 @@
+//! `tulle import`: objects of another mesh, said in Tulle's kinds.
+//!
+//! Each field of an object is taken out as it is translated. What is left has no counterpart and is named, with what
+//! to do instead: nothing is lost in silence. Nothing is applied either; the manifests are printed, to be looked at.
+
+mod access;
+mod cel;
+mod fields;
+mod imported;
+mod istio;
+mod labels;
+mod linkerd;
+mod mesh_config;
+mod osm;
+mod services;
+mod source;
+mod traffic;
+
+use crate::args::{Format, Import, OtherMesh};
+use crate::failure::{Failure, OrFail, Result};
+use crate::findings::FOUND;
+use crate::output::{self, line};
+use imported::Imported;
+use serde_json::Value;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+use tulle_model::to_yaml;
+
+/// Longest input, as for manifests.
+const MAX_BYTES: u64 = 8 << 20;
+
+/// Translates the files, prints what they become, and says with its exit code whether something was lost.
+pub(crate) fn import(args: &Import) -> Result<ExitCode> {
+    let mut objects = Vec::new();
+    for file in &args.files {
+        let (name, text) = read(file)?;
+        for document in documents(&name, &text)? {
+            flatten(document, &mut objects);
+        }
+    }
+    // OSM and FSM have the same kinds and differ in their API groups, which are read alike.
+    let imported = match args.mesh {
+        OtherMesh::Osm | OtherMesh::Fsm => osm::import(objects),
+        OtherMesh::Istio => istio::import(objects),
+        OtherMesh::Linkerd => linkerd::import(objects),
+    };
+    show(&imported, args.format.output)?;
+    Ok(match imported.lost.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FOUND),
+    })
+}
+
+/// The text of a file, or of standard input for `-`.
+fn read(file: &Path) -> Result<(String, String)> {
+    let name = file.display().to_string();
+    let what = || format!("cannot read {name}");
+    let mut text = String::new();
+    let bytes = match file.as_os_str() == "-" {
+        true => std::io::stdin()
+            .take(MAX_BYTES + 1)
+            .read_to_string(&mut text),
+        false => {
+            let opened = fs::File::open(file).or_fail(what)?;
+            opened.take(MAX_BYTES + 1).read_to_string(&mut text)
+        }
+    };
+    if bytes.or_fail(what)? as u64 > MAX_BYTES {
+        return Err(Failure::input(format!("{name} has more than 8 MiB")));
+    }
+    Ok((name, text))
+}
+
+/// The documents of a file of YAML or JSON.
+fn documents(name: &str, text: &str) -> Result<Vec<Value>> {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|why| Failure::input(format!("{name} is not YAML")).because(why))
+}
+
+/// The objects of a document: itself, or what is in a List, as `kubectl get -o yaml` prints it.
+fn flatten(document: Value, objects: &mut Vec<Value>) {
+    let is_list = document["kind"]
+        .as_str()
+        .is_some_and(|k| k.ends_with("List"));
+    match document {
+        Value::Object(mut list) if is_list => {
+            if let Some(Value::Array(items)) = list.remove("items") {
+                objects.extend(items);
+            }
+        }
+        Value::Object(_) => objects.push(document),
+        _ => {}
+    }
+}
+
+/// Manifests on standard output with what is to be known about each as a comment; what is lost on standard error, too.
+fn show(imported: &Imported, format: Format) -> Result<()> {
+    if output::structured(imported, format)? {
+        return Ok(());
+    }
+    for made in &imported.objects {
+        line("---");
+        line(&format!("# from {}", made.from.join(", ")));
+        for note in &made.notes {
+            line(&format!("# {note}"));
+        }
+        let yaml = to_yaml(&made.object);
+        line(yaml.map_err(Failure::new)?.trim_end());
+    }
+    for loss in &imported.lost {
+        let text = format!(
+            "{}: {}: {}; {}",
+            loss.object, loss.field, loss.why, loss.instead
+        );
+        line(&format!("# lost: {text}"));
+        output::progress(&format!("lost: {text}"));
+    }
+    if !imported.untouched.is_empty() {
+        let names = imported.untouched.join(", ");
+        output::progress(&format!("not this mesh's, and left as they are: {names}"));
+    }
+    Ok(())
+}
+
+/// Takes a list of texts.
+fn texts(value: &mut Value, path: &str) -> Vec<String> {
+    let all = fields::list(value, path).into_iter();
+    all.filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Open Service Mesh, osm-edge and FSM: which kind is translated by whom.
+
+use super::imported::Imported;
+use super::source::Source;
+use super::{access, labels, mesh_config, traffic};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Translates all of them.
+pub(super) fn import(objects: Vec<Value>) -> Imported {
+    let mut imported = Imported::default();
+    let sources: Vec<Source> = objects.into_iter().map(Source::new).collect();
+    let mut policies = traffic::Policies::new();
+    for source in sources {
+        match source.group() {
+            _ if source.is_own() => own(source, &mut policies, &mut imported),
+            group if group.ends_with("smi-spec.io") => smi(source, &mut imported),
+            _ => labels::import(source.id.clone(), source.into_whole(), &mut imported),
+        }
+    }
+    policies.finish(&mut imported);
+    imported
+}
+
+/// A kind of theirs.
+fn own(source: Source, policies: &mut traffic::Policies, imported: &mut Imported) {
+    match source.kind.as_str() {
+        "MeshConfig" => mesh_config::import(source, imported),
+        "Egress" => access::egress(source, imported),
+        "IngressBackend" | "AccessControl" => access::backend(source, imported),
+        "UpstreamTrafficSetting" => policies.setting(source, imported),
+        "Retry" => policies.retry(source, imported),
+        _ => {
+            let (why, instead) = unknown(&source.kind);
+            imported.lose(&source.id, "spec", why, instead);
+        }
+    }
+}
+
+/// Why a kind is not translated, and what to do.
+fn unknown(kind: &str) -> (&'static str, &'static str) {
+    match kind {
+        "MeshRootCertificate" => (
+            "the mesh has a root of its own",
+            "for cert-manager or Vault set `issuer` of the installation's values; a root is replaced by `tulle ca rotate`",
+        ),
+        "Plugin" | "PluginChain" | "PluginConfig" => (
+            "scripts of Pipy do not run here",
+            "see whether filters of HTTPRoutes do the same: docs/manifests/routes.md",
+        ),
+        "EgressGateway" => (
+            "each Egress names its own gateway",
+            "make a Gateway of the class `tulle-egress`, and name its Service in `gateway` of the Egresses",
+        ),
+        "AccessCert" => (
+            "certificates are for workloads of the mesh",
+            "let clients in by an IngressBackend with sources of kind IPRange, or through a Gateway",
+        ),
+        "ServiceExport"
+        | "ServiceImport"
+        | "GlobalTrafficPolicy"
+        | "Cluster"
+        | "MultiClusterService" => (
+            "a mesh is one cluster, or hosts",
+            "let the other cluster in by a Gateway",
+        ),
+        _ => ("this kind has no counterpart", "see docs/from-osm.md"),
+    }
+}
+
+/// SMI's kinds are read as they are, in the versions that OSM served last.
+fn smi(source: Source, imported: &mut Imported) {
+    let known = BTreeMap::from([
+        ("TrafficTarget", ["access.smi-spec.io/v1alpha3", ""]),
+        ("HTTPRouteGroup", ["specs.smi-spec.io/v1alpha4", ""]),
+        ("TCPRoute", ["specs.smi-spec.io/v1alpha4", ""]),
+        (
+            "TrafficSplit",
+            ["split.smi-spec.io/v1alpha4", "split.smi-spec.io/v1alpha2"],
+        ),
+    ]);
+    let version = source.version().to_owned();
+    match known.get(source.kind.as_str()) {
+        Some(versions) if versions.contains(&version.as_str()) => {
+            let id = source.id.clone();
+            let mut whole = source.into_whole();
+            labels::clean(&mut whole);
+            imported.make(&id, whole);
+        }
+        _ => imported.lose(
+            &source.id,
+            "apiVersion",
+            &format!("{version} is not read"),
+            "SMI's kinds are read as TrafficTarget v1alpha3, HTTPRouteGroup and TCPRoute v1alpha4, TrafficSplit v1alpha2 and v1alpha4",
+        ),
+    }
+}
