@@ -455,6 +455,33 @@ async fn refusals_of_grpc_are_in_its_own_words() {
 }
 
 #[tokio::test]
+async fn a_grpc_server_that_resets_a_stream_whose_deadline_has_passed_is_not_unavailable() {
+    const DEADLINE: Duration = Duration::from_millis(50);
+    let app = Http2Server::start(|request, mut respond| async move {
+        if request.uri().path() == "/tulle.Test/Late" {
+            tokio::time::sleep(DEADLINE).await;
+        }
+        respond.send_reset(Reason::CANCEL);
+    })
+    .await;
+    let pair = Pair::speaking(app.address(), "grpc");
+    let client = Http2Client::connect(pair.address).await;
+    for (path, timeout, status) in [
+        ("/tulle.Test/Late", "50m", "4"),
+        ("/tulle.Test/Early", "60S", "14"),
+    ] {
+        let mut asked = request("POST", path);
+        let headers = asked.headers_mut();
+        headers.insert("content-type", HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-timeout", HeaderValue::from_static(timeout));
+        // As long as the request goes on no proxy waits for its response.
+        let (response, _send) = client.open(asked, false).await.unwrap();
+        let answer = soon("a head", response).await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], status, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_gateway_speaks_http_2_to_its_clients_and_http_1_to_an_application_that_says_nothing() {
     let app = Server::echo();
     let mesh = Mesh::new();

@@ -152,6 +152,15 @@ impl Conversation<'_> {
                 exchange.relay.rewind();
                 return None;
             }
+            // gRPC servers keep the client's time, too, and reset the stream when it has passed.
+            End::Failed(Side::Up, Reason::UpstreamReset, detail)
+                if exchange
+                    .asked
+                    .came_as
+                    .is_overdue(exchange.asked.started.elapsed()) =>
+            {
+                (Side::Up, Reason::RequestTimeout, detail)
+            }
             End::Failed(side, reason, detail) => (side, reason, detail),
         };
         let refused = reason == Reason::Overload;

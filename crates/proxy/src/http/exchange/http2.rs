@@ -34,6 +34,12 @@ impl CameAs {
     pub(super) fn timeout_ms(self, configured: u32) -> u32 {
         shorter(self.timeout_ms, configured)
     }
+
+    /// Whether the client's own timeout has passed after this time, rounded up as the timeout is.
+    pub(super) fn is_overdue(self, elapsed: Duration) -> bool {
+        let elapsed = elapsed.as_nanos().div_ceil(1_000_000);
+        self.timeout_ms > 0 && elapsed >= self.timeout_ms.into()
+    }
 }
 
 /// Returns the shorter of two times, where 0 stands for none.
@@ -127,6 +133,20 @@ fn grpc_timeout(value: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_waits_as_long_as_it_said() {
+        let waits = |timeout_ms| CameAs {
+            timeout_ms,
+            ..CameAs::HTTP1
+        };
+        let micros = Duration::from_micros;
+        assert!(!waits(2).is_overdue(micros(999)));
+        // A timeout of 1,001 us is 2 ms here, and over after 1,001 us.
+        assert!(waits(2).is_overdue(micros(1001)));
+        assert!(waits(2).is_overdue(micros(2500)));
+        assert!(!waits(0).is_overdue(micros(2500)));
+    }
 
     #[test]
     fn timeouts_in_all_units() {
