@@ -7,15 +7,16 @@
 #   STUDIES="spring" ...       only these; spring takes some 25 minutes with --quick, Maven, Java 17 and 5 GiB of memory:
 #                                native   study 1 with the small applications, under Fortio
 #                                spring   study 1 as published: Spring applications under JMeter, by an Ingress
-#                                sweep    study 2
+#                                sweep    study 2 over HTTP/1.1
+#                                grpc     study 2 over gRPC
 #                                nowasm   native and spring with Open Service Mesh without its statistics filter
 #   PEERS="osm" ...            other peers than "osm istio": of osm, osm-nowasm and istio, also none of them
 #   INGRESS=on|off ...         native or spring by an Ingress or without it, other than above
 #   SHARES=0.1 TIMES="5 10" ...  other limits of sidecars; seconds of warm-up and measurement
 #   REPEATS=3 ...              how often each mesh and path is measured
-#   MODES=both CONNECTIONS=2,64 ...  of sweep: which sidecars there are, and connections
+#   MODES=both CONNECTIONS=2,64 ...  of sweep and grpc: which sidecars there are, and connections
 #
-# Results: bench-out/<date>/{cluster-seeds,cluster-spring,cluster-sweep,…}/report.html, or in OUT.
+# Results: bench-out/<date>/{cluster-seeds,cluster-spring,cluster-sweep,cluster-grpc,…}/report.html, or in OUT.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,11 +41,11 @@ for program in tulle tulle-bench tulle-proxy tulle-cni bookinfo; do
 done
 out=${OUT:-bench-out/$(date -u +%Y-%m-%d-%H%M%S)}
 read -ra peers <<<"${PEERS-osm istio}"
-((quick)) && all="native sweep" || all="native spring sweep nowasm"
+((quick)) && all="native sweep" || all="native spring sweep grpc nowasm"
 read -ra studies <<<"${STUDIES:-$all}"
 for study in "${studies[@]}"; do
-    if [[ " native spring sweep nowasm " != *" $study "* ]]; then
-        echo "error: STUDIES: $study: there are native, spring, sweep and nowasm" >&2
+    if [[ " native spring sweep grpc nowasm " != *" $study "* ]]; then
+        echo "error: STUDIES: $study: there are native, spring, sweep, grpc and nowasm" >&2
         exit 64
     fi
 done
@@ -157,6 +158,7 @@ published=(--app spring --load jmeter)
 ! has native "${studies[@]}" || study cluster-seeds seeds "${native[@]}"
 ! has spring "${studies[@]}" || study cluster-spring seeds "${published[@]}" "${spring[@]}"
 ! has sweep "${studies[@]}" || study cluster-sweep sweep "${sweep[@]}"
+! has grpc "${studies[@]}" || study cluster-grpc sweep --protocol grpc "${sweep[@]}"
 if has nowasm "${studies[@]}" && has osm "${peers[@]}"; then
     meshes=()
     install osm-nowasm

@@ -19,7 +19,7 @@ pub use kubectl::Kubectl;
 pub use load::{Asked, Finished, Loaded, SidecarUsage};
 pub use nodes::Nodes;
 pub use place::{App, ReadyNamespace, namespace};
-pub use proof::Proof;
+pub use proof::{Proof, StrangerRequest};
 pub use usage::Used;
 
 use crate::failure::{Failure, FailureKind, Result};

@@ -21,13 +21,21 @@ impl App {
     }
 }
 
+/// The request of a client outside the mesh, which the server's application would answer.
+#[derive(Debug, Clone, Copy)]
+pub enum StrangerRequest {
+    /// A path that is answered with 200 over HTTP.
+    Path(&'static str),
+    /// A ping of Fortio's gRPC service.
+    GrpcPing,
+}
+
 /// The counters of a server's sidecar before a load.
 pub struct Proof {
     client: &'static str,
     server: &'static str,
     counter: &'static str,
-    /// A path that the server answers with 200 over HTTP.
-    path: &'static str,
+    request: StrangerRequest,
     before: Counted,
 }
 
@@ -49,13 +57,13 @@ impl ReadyNamespace {
         client: &'static str,
         server: &'static str,
         counter: &'static str,
-        path: &'static str,
+        request: StrangerRequest,
     ) -> Result<Proof> {
         let mut proof = Proof {
             client,
             server,
             counter,
-            path,
+            request,
             before: Counted::default(),
         };
         proof.before = self.counted(&proof)?;
@@ -125,24 +133,36 @@ impl ReadyNamespace {
         } else {
             pod.ip.clone()
         };
-        let url = format!("http://{host}:{port}{}", proof.path);
+        let target = match proof.request {
+            StrangerRequest::Path(path) => format!("http://{host}:{port}{path}"),
+            StrangerRequest::GrpcPing => format!("{host}:{port}"),
+        };
         let stranger = format!("deployment/{STRANGER}");
         let words = ["-n", &self.namespace, "exec", &stranger, "-c", "app", "--"];
-        let ask = ["fortio", "curl", "-timeout", "3s", &url];
+        let ask = match proof.request {
+            StrangerRequest::Path(_) => vec!["curl", "-timeout", "3s", &target],
+            StrangerRequest::GrpcPing => vec!["grpcping", "-n", "1", "-timeout", "3s", &target],
+        };
+        let ask = [&["fortio"][..], &ask].concat();
         let mut command = self.kubectl.command(&[&words[..], &ask].concat());
         let done = command.output().map_err(|e| e.to_string())?;
         let text = [done.stdout, done.stderr].concat();
-        match refused(&String::from_utf8_lossy(&text)) {
+        let said = String::from_utf8_lossy(&text);
+        let refused = match proof.request {
+            StrangerRequest::Path(_) => refused(&said),
+            StrangerRequest::GrpcPing => refused_ping(&said),
+        };
+        match refused {
             Some(true) => Ok(format!(
                 "refused to {}/{STRANGER}, which has no sidecar",
                 self.namespace
             )),
             Some(false) => Err(format!(
-                "a client outside the mesh was answered at {url}: mutual TLS is not demanded (Istio: PeerAuthentication STRICT)"
+                "a client outside the mesh was answered at {target}: mutual TLS is not demanded (Istio: PeerAuthentication STRICT)"
             )),
             None => Err(format!(
-                "nobody could ask {url} from outside the mesh: {}",
-                String::from_utf8_lossy(&text).trim()
+                "nobody could ask {target} from outside the mesh: {}",
+                said.trim()
             )),
         }
     }
@@ -159,9 +179,32 @@ fn refused(said: &str) -> Option<bool> {
     signs.iter().any(|sign| said.contains(sign)).then_some(true)
 }
 
+/// The same of what `fortio grpcping` says: an answered ping has a histogram of round trips.
+fn refused_ping(said: &str) -> Option<bool> {
+    if said.contains("RTT histogram") {
+        return Some(false);
+    }
+    let signs = ["code = PermissionDenied", "code = Unavailable"];
+    signs.iter().any(|sign| said.contains(sign)).then_some(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_ping_that_came_back_is_an_answer() {
+        let answered = "RTT histogram usec : count 3 avg 327.36067 +/- 102.3 min 202.751";
+        assert_eq!(refused_ping(answered), Some(false));
+        for text in [
+            "[E] grpc error from Ping0 rpc error: code = PermissionDenied desc = tulle: denied",
+            "[E] grpc error from Ping0 rpc error: code = Unavailable desc = connection error: desc = \"error reading server preface: read tcp 127.0.0.1:33320->127.0.0.1:38080: read: connection reset by peer\"",
+        ] {
+            assert_eq!(refused_ping(text), Some(true), "{text}");
+        }
+        let nobody = "error: unable to upgrade connection: pod does not exist";
+        assert_eq!(refused_ping(nobody), None);
+    }
 
     #[test]
     fn only_the_application_is_an_answer() {

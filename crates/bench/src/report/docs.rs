@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// Puts words, tables and pictures between `bench:STUDY:begin` and `:end` (`bench:spring:…` for
-/// `seeds` with the Spring applications, `bench:cluster-STUDY:…` for one in a cluster). The pictures go into a directory named as the document,
+/// `seeds` with the Spring applications, `bench:grpc:…` for `sweep` over gRPC, `bench:cluster-STUDY:…` for one in a cluster). The pictures go into a directory named as the document,
 /// beside it.
 pub(super) fn put_excerpt(document: &Path, results: &Results, page: &Page) -> Result<()> {
     let stem = document.file_stem().unwrap_or_default().to_string_lossy();

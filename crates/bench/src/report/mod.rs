@@ -315,13 +315,17 @@ fn picture(results: &Results, chart: &page::Chart) -> String {
     format!("{}-{}.svg", mark(results), file_name(&chart.name))
 }
 
-/// Where in a document a study goes. `seeds` has two places: its two applications are measured
-/// apart, and one does not replace the other. What was measured in a cluster has places of its own, too.
+/// Where in a document a study goes. What is measured apart does not replace each other: `seeds` has a place for either
+/// application, `sweep` one for gRPC beside its own. What was measured in a cluster has places of its own, too.
 fn mark(results: &Results) -> String {
-    let mut apps = results.scenarios.iter().filter_map(|s| s.labels.get("app"));
-    let name = match apps.any(|app| app == "spring") {
-        true => "spring",
-        false => &results.study,
+    let has = |key: &str, value: &str| {
+        let mut labels = results.scenarios.iter().map(|s| s.labels.get(key));
+        labels.any(|label| label.is_some_and(|label| label == value))
+    };
+    let name = match &*results.study {
+        "seeds" if has("app", "spring") => "spring",
+        "sweep" if has("protocol", "grpc") => "grpc",
+        study => study,
     };
     match results.options["kubernetes"] == true {
         true => format!("cluster-{name}"),

@@ -356,6 +356,10 @@ fn documents_get_tables_and_pictures() {
     let mut cluster = fixture::sweep();
     cluster.options["kubernetes"] = true.into();
     assert_eq!(mark(&cluster), "cluster-sweep");
+    for scenario in &mut cluster.scenarios {
+        scenario.labels.insert("protocol".into(), "grpc".into());
+    }
+    assert_eq!(mark(&cluster), "cluster-grpc");
 
     let wrong = docs::put_figure(&document, &fixture::sweep()).unwrap_err();
     assert_eq!(wrong.kind, crate::FailureKind::Usage);

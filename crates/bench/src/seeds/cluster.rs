@@ -7,7 +7,9 @@ use super::{
 };
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::kubernetes::{self, Kubectl, Mesh, Nodes, ReadyNamespace, SidecarUsage};
+use crate::kubernetes::{
+    self, Kubectl, Mesh, Nodes, ReadyNamespace, SidecarUsage, StrangerRequest,
+};
 use crate::report::{Recorder, Study};
 use crate::results::{Sample, figure};
 use crate::run::{self, Cell};
@@ -211,7 +213,8 @@ fn of_path(options: &Options, round: &Round, path: Path, interrupt: &Interrupt) 
                 "gateway" => Path::GatewayRatings,
                 _ => Path::Ratings,
             };
-            let proof = round.place.proof(from, to, COUNTER, asked.url_path())?;
+            let asked = StrangerRequest::Path(asked.url_path());
+            let proof = round.place.proof(from, to, COUNTER, asked)?;
             proofs.push((from, proof));
         }
     }

@@ -7,7 +7,7 @@ use crate::failure::{Failure, FailureKind, Result};
 use crate::fortio::PAYLOAD;
 use crate::interrupt::Interrupt;
 use crate::kubernetes::{
-    self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace, SidecarUsage,
+    self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace, SidecarUsage, StrangerRequest,
 };
 use crate::report::{Recorder, Study};
 use crate::results::Sample;
@@ -35,10 +35,6 @@ struct Bench<'a> {
 /// # Errors
 /// As [`crate::run`].
 pub(super) fn run(options: &Options) -> Result<()> {
-    if options.protocol == Protocol::Grpc {
-        let text = "--protocol grpc is measured on a host alone: a stranger's gRPC cannot be told from a refusal by the client that asks for it";
-        return Err(Failure::new(FailureKind::Usage, text));
-    }
     let kubectl = Kubectl::new(&options.cluster.kubectl)?;
     let bench = Bench {
         options,
@@ -59,8 +55,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     notes.push(kubernetes::FORTIO_NOTE.to_owned());
     notes.push(nodes.note());
     notes.push(format!(
-        "{PAYLOAD} bytes each; {:?} of load after {:?} of warm-up. baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.",
-        bench.load.time, bench.load.warmup
+        "{}; {:?} of load after {:?} of warm-up. baseline has no sidecars; clientsidecar and serversidecar have one, which speaks plaintext to the other side; both have mutual TLS between them.",
+        plan::payload(options.protocol), bench.load.time, bench.load.warmup
     ));
     let scenes = plan::scenes(options);
     let study = Study {
@@ -112,7 +108,16 @@ fn meshes(options: &Options, mode: Mode) -> Result<Vec<Mesh>> {
 fn protocol(options: &Options) -> &'static str {
     match options.protocol {
         Protocol::Tcp => "tcp",
+        Protocol::Grpc => "grpc",
         _ => "http",
+    }
+}
+
+/// What a stranger asks Fortio's server for.
+fn stranger_request(options: &Options) -> StrangerRequest {
+    match options.protocol {
+        Protocol::Grpc => StrangerRequest::GrpcPing,
+        _ => StrangerRequest::Path("/echo"),
     }
 }
 
@@ -155,7 +160,7 @@ impl Bench<'_> {
         repeat: u32,
     ) -> Result<Sample> {
         let target = match self.options.protocol {
-            Protocol::Tcp => "server:8080".to_owned(),
+            Protocol::Tcp | Protocol::Grpc => "server:8080".to_owned(),
             _ => format!("server:8080/echo?size={PAYLOAD}"),
         };
         let asked = |time| Asked {
@@ -172,7 +177,10 @@ impl Bench<'_> {
             ..Sample::default()
         };
         let proof = match scene.mode {
-            Mode::Both => Some(place.proof("client", "server", self.counter(), "/echo")?),
+            Mode::Both => {
+                let request = stranger_request(self.options);
+                Some(place.proof("client", "server", self.counter(), request)?)
+            }
             _ => None,
         };
         let mut warm = None;

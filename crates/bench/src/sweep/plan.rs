@@ -159,6 +159,15 @@ pub(super) fn load(options: &Options) -> Load {
     }
 }
 
+/// Says what is sent.
+pub(super) fn payload(protocol: Protocol) -> String {
+    match protocol {
+        Protocol::Tcp => format!("{PAYLOAD} bytes that the server sends back over TCP"),
+        Protocol::Grpc => format!("gRPC pings of {PAYLOAD} bytes"),
+        _ => format!("HTTP/1.1, answers of {PAYLOAD} bytes, keep-alive"),
+    }
+}
+
 /// Notes that readers need about all peers.
 pub(super) fn notes(
     options: &Options,
@@ -166,13 +175,10 @@ pub(super) fn notes(
     sidecar_cpu: usize,
     load_cpu: usize,
 ) -> Vec<String> {
-    let what = match options.protocol {
-        Protocol::Tcp => format!("{PAYLOAD} bytes that the server sends back over TCP"),
-        Protocol::Grpc => {
-            format!("gRPC pings of {PAYLOAD} bytes, which every peer but HAProxy carries as bytes")
-        }
-        _ => format!("HTTP/1.1, answers of {PAYLOAD} bytes, keep-alive"),
-    };
+    let mut what = payload(options.protocol);
+    if options.protocol == Protocol::Grpc {
+        what.push_str(", which every peer but HAProxy carries as bytes");
+    }
     let mut notes = vec![
         format!(
             "Fortio's client and server on CPU {load_cpu}, both sidecars on CPU {sidecar_cpu}; {what}; {:?} of load after {:?} of warm-up, jitter on; the sidecars are started anew for each measurement.",
