@@ -69,6 +69,11 @@ export const chinese: Record<string, { cause: string; fix: string }> = {
     cause: "被询问的外部授权服务拒绝了请求",
     fix: "查看其日志；详情中有过滤器和服务的名称",
   },
+  plugin_failed: {
+    cause:
+      "插件抛出了错误、超出了允许的时间或内存，或因连续失败暂被停用，而没有它请求不能通过；详情中有插件名、错误和行号",
+    fix: "查看边车的 `tulle_plugin_calls_total` 和日志；`failOpen` 可让请求暂时通过",
+  },
   external_unavailable: {
     cause: "外部授权服务无法到达、以 5xx 应答，或没有及时应答",
     fix: "它是否存在，该调用方的边车能否调用它？`failOpen` 可让请求暂时通过",

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import reasons from "virtual:reasons";
 import { en } from "../../src/i18n/en.ts";
+import { chinese as findings } from "../../src/i18n/findings-zh.ts";
 import { bytes, fill, milliseconds, percent } from "../../src/i18n/index.ts";
 import { detailOf } from "../../src/i18n/reasons.ts";
 import { chinese } from "../../src/i18n/reasons-zh.ts";
@@ -41,6 +42,18 @@ test("every text is used", () => {
       !composed.some((prefix) => key.startsWith(prefix) && !key.slice(prefix.length).includes(".")),
   );
   assert.deepEqual(unused, []);
+});
+
+test("every finding of the documentation is explained in Chinese", () => {
+  const documented = [...readFileSync("../docs/findings.md", "utf8").matchAll(/^\| `(TL\d+)` \|/gm)].map((m) => m[1]);
+  assert.ok(documented.length >= 30, "docs/findings.md was read");
+  assert.deepEqual(Object.keys(findings).sort(), documented.sort());
+  for (const [code, text] of Object.entries(findings)) {
+    for (const part of Object.values(text)) {
+      assert.match(part, /[\u4e00-\u9fff]/, code);
+      assert.equal(quoted(part) % 2, 0, code);
+    }
+  }
 });
 
 test("every reason code of the documentation is explained in Chinese", () => {
