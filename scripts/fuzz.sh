@@ -12,6 +12,8 @@ export PATH=$PWD/build/tools/bin:$PATH
 export RUSTC_BOOTSTRAP=1
 
 targets=("$@")
+# Every function that a plugin can reach, with all that could make it run for long.
+((${#targets[@]})) || TULLE_ALL_CALLS=1 cargo test --quiet --locked --package tulle-script --test hostile
 ((${#targets[@]})) || mapfile -t targets < <(cargo fuzz list)
 for target in "${targets[@]}"; do
     echo "== $target for $seconds s"

@@ -9,7 +9,7 @@ _OF = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?
 REASONS = [
     ("the resource that a proxy is sent, and the same compiled", {"model", "proxy"},
      "Backend Breaker Cors Dns Egress ExternalAuth Fault Gateway HeaderEdit Inbound InboundPort Jwt KnownWorkload Listener "
-     "ListenerTls Mirror Outlier Policy RateLimit Redirect Rewrite Service ServicePort Target Upstream"),
+     "ListenerTls Mirror Outlier Plugin Policy RateLimit Redirect Rewrite Service ServicePort Target Upstream"),
     ("a failure in words for people, and one that a proxy answers and counts; no crate uses both", {"bench", "proxy"}, "Failure"),
     ("two protocols with one shape, and their users import one of them", {"http2", "transport"},
      "Config Connection ConnectionError Handler"),

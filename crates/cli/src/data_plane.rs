@@ -1,5 +1,6 @@
 //! The sidecars that a host has.
 
+use crate::failure::{Failure, OrFail, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -30,4 +31,27 @@ pub(crate) struct EnvoyPrograms {
     pub(crate) agent: PathBuf,
     /// Envoy.
     pub(crate) envoy: PathBuf,
+}
+
+/// Where `TULLE_PROXY` says, else beside this program, else on the PATH.
+pub(crate) fn find_proxy() -> Result<PathBuf> {
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.join("tulle-proxy")));
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&on_path).map(|d| d.join("tulle-proxy"));
+    let named = std::env::var_os("TULLE_PROXY").map(PathBuf::from);
+    let found = named
+        .into_iter()
+        .chain(beside)
+        .chain(on_path)
+        .find(|p| p.is_file())
+        .ok_or_else(|| {
+            Failure::new("cannot find the program tulle-proxy")
+                .because("it is neither beside tulle, nor on the PATH, nor named by TULLE_PROXY")
+                .fix("`make build` builds both; keep them in one directory")
+        })?;
+    found
+        .canonicalize()
+        .or_fail(|| format!("cannot use {}", found.display()))
 }

@@ -32,6 +32,8 @@ mod metrics;
 mod new_file;
 mod output;
 mod paths;
+mod plugin;
+mod plugin_trial;
 mod port_range;
 mod proc;
 mod prove;
@@ -47,7 +49,7 @@ mod version;
 mod which_mesh;
 mod why;
 
-use args::{Cli, Command, Internal};
+use args::{Cli, Command, Internal, Shell};
 use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
 use paths::Paths;
@@ -156,11 +158,20 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn completions(shell: Shell) -> String {
+    use clap_complete::{generate, shells};
+    let (mut tulle, mut script) = (Cli::command(), Vec::new());
+    match shell {
+        Shell::Bash => generate(shells::Bash, &mut tulle, "tulle", &mut script),
+        Shell::Fish => generate(shells::Fish, &mut tulle, "tulle", &mut script),
+        Shell::Zsh => generate(shells::Zsh, &mut tulle, "tulle", &mut script),
+    }
+    String::from_utf8_lossy(&script).into_owned()
+}
+
 fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Completions { shell } = &cli.command {
-        let mut script = Vec::new();
-        clap_complete::generate(*shell, &mut Cli::command(), "tulle", &mut script);
-        output::text(&String::from_utf8_lossy(&script));
+        output::text(&completions(*shell));
         return Ok(ExitCode::SUCCESS);
     }
     if let Command::Bench { words } = &cli.command {
@@ -168,6 +179,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
     if let Command::Import(args) = &cli.command {
         return import::import(args);
+    }
+    if let Command::Plugin(command) = &cli.command {
+        return plugin::plugin(command);
     }
     if let Command::Prove(args) = &cli.command
         && !args.files.is_empty()
@@ -280,6 +294,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Bench { .. }
         | Command::Completions { .. }
         | Command::Import(_)
+        | Command::Plugin(_)
         | Command::Install(_)
         | Command::Uninstall(_)
         | Command::Upgrade(_)

@@ -2,6 +2,7 @@
 //! that, the directory a workload's command runs in, is made absolute here.
 
 use crate::failure::{Failure, Result};
+use crate::plugin_trial;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -73,6 +74,11 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
             Ok(found) => {
                 for located in found {
                     let place = format!("{}:{}", located.file, located.line);
+                    if let Object::Plugin(plugin) = &located.object
+                        && let Some(why) = plugin_trial::refusal(plugin)
+                    {
+                        errors.push(format!("{place}: spec.source: {why}"));
+                    }
                     manifests.places.all.push((located.object.id(), place));
                     manifests.objects.push(settle(located.object, &directory));
                 }

@@ -42,7 +42,7 @@ const fn kind(
 }
 
 /// All kinds that are watched when their definitions exist.
-pub static KINDS: [Kind; 22] = [
+pub static KINDS: [Kind; 23] = [
     kind(GATEWAY, V1, "gatewayclasses", "GatewayClass"),
     kind(GATEWAY, V1, "gateways", "Gateway"),
     kind(GATEWAY, V1, "httproutes", "HTTPRoute"),
@@ -90,6 +90,7 @@ pub static KINDS: [Kind; 22] = [
     kind(TULLE, ALPHA, "httpfilters", "HTTPFilter"),
     kind(TULLE, ALPHA, "authorizationpolicies", "AuthorizationPolicy"),
     kind(TULLE, ALPHA, "authentications", "Authentication"),
+    kind(TULLE, ALPHA, "plugins", "Plugin"),
     kind(TULLE, ALPHA, "ingressbackends", "IngressBackend"),
     kind(TULLE, ALPHA, "accesscontrols", "AccessControl"),
     kind(TULLE, ALPHA, "egresses", "Egress"),

@@ -244,6 +244,31 @@ fn policies() {
             "jwt: {providers: [{issuer: a, jwks: '{}'}]}",
             "spec.jwt.providers[0].jwks: expected a JSON Web Key Set: `{\"keys\": […]}`",
         ),
+        (
+            "Plugin",
+            "source: ' '",
+            "spec.source: there is nothing in it",
+        ),
+        (
+            "Plugin",
+            "source: x\n  failurePolicy: Opn",
+            "spec.failurePolicy: expected one of `Closed`, `Open`, found `Opn`",
+        ),
+        (
+            "Plugin",
+            "source: x\n  limits: {cpu: 2s}",
+            "spec.limits.cpu: `2s` is not from 1ms to 1s",
+        ),
+        (
+            "Plugin",
+            "source: x\n  limits: {memory: 512Ki}",
+            "spec.limits.memory: `512Ki` is not from 1Mi to 256Mi",
+        ),
+        (
+            "Plugin",
+            "source: x\n  limits: {calls: 0}",
+            "spec.limits.calls: expected a number from 1 to 65536",
+        ),
     ] {
         let spec = format!("  targetRefs: [{{kind: Service, name: a}}]\n  {spec}");
         assert_eq!(errors(TULLE, kind, &spec), [expected], "{spec}");

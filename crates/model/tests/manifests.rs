@@ -467,7 +467,7 @@ fn a_user_is_a_name_or_a_number() {
 
 #[test]
 fn documents_that_are_no_object() {
-    let known = "`Mesh`, `Workload`, `Gateway`, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `TrafficTarget`, `HTTPRouteGroup`, `TrafficSplit`, `TrafficPolicy`, `RateLimit`, `HTTPFilter`, `AuthorizationPolicy`, `Authentication`, `IngressBackend`, `AccessControl`, `Egress`, `Secret`, `ConfigMap`";
+    let known = "`Mesh`, `Workload`, `Gateway`, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `TrafficTarget`, `HTTPRouteGroup`, `TrafficSplit`, `TrafficPolicy`, `RateLimit`, `HTTPFilter`, `AuthorizationPolicy`, `Authentication`, `Plugin`, `IngressBackend`, `AccessControl`, `Egress`, `Secret`, `ConfigMap`";
     for (text, expected) in [
         ("a: [", "mesh.yaml:1:4: not valid YAML: unclosed bracket '['; nothing of this file was read".to_owned()),
         ("hello", "mesh.yaml:1:1: expected a mapping with `apiVersion`, `kind`, `metadata` and `spec`, found `hello`".into()),

@@ -12,6 +12,7 @@ A sidecar proxy or gateway of the Tulle mesh
 Usage: tulle-proxy [--check] --config FILE | --config-env NAME
        tulle-proxy --wait-ready
        tulle-proxy --check-redirect ADDRESS
+       tulle-proxy --try-plugin < TRIAL
 
 Options:
       --config FILE             Read identity, listeners and the source of configuration from a file
@@ -19,6 +20,7 @@ Options:
       --check                   Check the configuration and exit
       --wait-ready              Wait until the proxy of this pod is ready, for at most two minutes
       --check-redirect ADDRESS  Check that the traffic of the pod with this address is redirected (exit 79: it is not)
+      --try-plugin              Run a plugin on the request of a trial, which is JSON on standard input; see `tulle plugin test`
   -h, --help                    Print help
   -V, --version                 Print version
 ";
@@ -34,6 +36,8 @@ pub enum Task {
     WaitReady,
     /// Find out whether the traffic of the pod with this address is redirected.
     CheckRedirect(IpAddr),
+    /// Run a plugin on one request.
+    TryPlugin,
     /// Print [`HELP`].
     Help,
     /// Print the version.
@@ -65,6 +69,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Task, Stri
                 let address = parser.value().and_then(|v| v.parse());
                 tasks.push(Task::CheckRedirect(address.map_err(|e| e.to_string())?));
             }
+            Long("try-plugin") => tasks.push(Task::TryPlugin),
             Short('h') | Long("help") => return Ok(Task::Help),
             Short('V') | Long("version") => return Ok(Task::Version),
             other => return Err(other.unexpected().to_string()),

@@ -24,6 +24,8 @@ pub(crate) mod export;
 pub mod filter;
 pub(crate) mod http;
 pub(crate) mod listener;
+#[cfg(feature = "plugins")]
+pub mod plugin_trial;
 pub mod report;
 pub mod run;
 pub mod serve;

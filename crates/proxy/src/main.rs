@@ -35,6 +35,10 @@ fn main() -> ExitCode {
                 ExitCode::from(79),
             );
         }
+        #[cfg(not(feature = "plugins"))]
+        Task::TryPlugin => return told(Err("it is built without plugins"), ExitCode::from(65)),
+        #[cfg(feature = "plugins")]
+        Task::TryPlugin => return told(tulle_proxy::plugin_trial::run(), ExitCode::from(65)),
         Task::Help => return print(HELP),
         Task::Version => return print(concat!("tulle-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
     };

@@ -69,6 +69,19 @@ spec:
   backends: [{ service: web-v1, weight: 50 }, { service: web-v2, weight: 50 }]
 "#;
 
+const PLUGIN: &str = r#"
+apiVersion: tulle.dev/v1alpha1
+kind: Plugin
+metadata: { name: teapot.example, namespace: policies }
+spec:
+  targetRefs: [{ kind: Service, name: web-v1 }]
+  config: { path: /teapot }
+  source: |
+    export function onRequest(request, context) {
+      if (request.path === context.config.path) return new Response(`for ${context.source.service}`, { status: 418 });
+    }
+"#;
+
 struct Test(Cluster);
 
 impl Test {
@@ -183,6 +196,16 @@ fn what_is_said_of_services_holds() {
         seen[1] |= said.contains(r#""name":"v2""#);
         seen == [true, true]
     });
+
+    // A script in the sidecars of a service.
+    test.0.apply(PLUGIN);
+    test.becomes("client", "http://web-v1/teapot", "418");
+    let said = test.fetch("client", "http://web-v1/teapot");
+    assert!(said.contains("for client.example"), "{said}");
+    let said = test.fetch("client", "http://web-v1/other");
+    assert!(said.contains(r#""name":"v1""#), "{said}");
+    let plugin = ["plugin", "teapot.example"];
+    test.becomes_condition(&plugin, "/status/conditions", "Accepted", "Accepted");
 
     // A controller that starts again knows all of it before it tells anybody anything.
     let restart = [

@@ -8,7 +8,8 @@ use tulle_model::bootstrap::Bootstrap;
 use tulle_model::resource::{
     Action, Affinity, Backend, Balancer, Breaker, ConnectionLimits, Cors, Fault, Filter, HashKey,
     Header, HeaderEdit, HeaderMatch, HealthCheck, InboundRule, Locality, PathEdit, PathMatch,
-    PolicyMatch, PolicyRule, RateLimit, Retry, Rewrite, Route, RouteMatch, RouteRule, Traffic,
+    Plugin, PolicyMatch, PolicyRule, RateLimit, Retry, Rewrite, Route, RouteMatch, RouteRule,
+    Traffic,
 };
 
 /// A feature, and how the sidecars are told of it.
@@ -25,7 +26,7 @@ pub(super) struct Feature {
 const CALLER: &str = "/caller";
 
 /// All of them. Requests of the load are `GET /bytes/N`.
-pub(super) const FEATURES: [Feature; 17] = [
+pub(super) const FEATURES: [Feature; 19] = [
     Feature {
         name: "tulle+unused",
         what: "a route with fifty rules and every filter, policies and limits, none of which a request meets",
@@ -80,6 +81,25 @@ pub(super) const FEATURES: [Feature; 17] = [
         what: "a policy with ten conditions in CEL about path, headers and caller, all of which are judged",
         client: |_| {},
         server: conditioned,
+    },
+    Feature {
+        name: "tulle+plugin",
+        what: "a plugin in the server's sidecar that reads a header and sets one, of the request and of the response",
+        client: |_| {},
+        server: |b| {
+            let source = "export function onRequest(request) { request.headers.set('x-set', request.headers.get('host')) }
+                export function onResponse(response) { response.headers.set('x-set', response.headers.get('content-length')) }";
+            ruled(b, "/", vec![plugin(source)]);
+        },
+    },
+    Feature {
+        name: "tulle+plugin-unused",
+        what: "a plugin for requests that do not come",
+        client: |_| {},
+        server: |b| {
+            let source = "export function onRequest(request) { request.headers.set('x-set', '1') }";
+            ruled(b, "/never", vec![plugin(source)]);
+        },
     },
     Feature {
         name: "tulle+headers",
@@ -406,6 +426,14 @@ fn set(name: &str) -> Filter {
             name: name.into(),
             value: "1".into(),
         }],
+        ..Default::default()
+    })
+}
+
+fn plugin(source: &str) -> Filter {
+    Filter::Plugin(Plugin {
+        name: "bench".into(),
+        source: source.into(),
         ..Default::default()
     })
 }

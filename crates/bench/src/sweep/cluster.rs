@@ -113,7 +113,7 @@ fn protocol(options: &Options) -> &'static str {
     }
 }
 
-/// What a stranger asks Fortio's server for.
+/// The request of a stranger to Fortio's server.
 fn stranger_request(options: &Options) -> StrangerRequest {
     match options.protocol {
         Protocol::Grpc => StrangerRequest::GrpcPing,

@@ -101,6 +101,9 @@ pub(crate) enum Command {
     /// Translate another mesh's objects into Tulle's, and name what is lost
     #[command(after_help = examples::IMPORT)]
     Import(Import),
+    /// Try plugins in JavaScript
+    #[command(subcommand)]
+    Plugin(Plugin),
     /// Run a command as a workload's application would: through its sidecar
     #[command(after_help = examples::EXEC)]
     Exec(Exec),
@@ -179,8 +182,16 @@ pub(crate) enum Command {
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// Shell to complete in
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
+}
+
+/// Shells of Linux; every other one would be in the program, too.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Fish,
+    Zsh,
 }
 
 /// Commands that the supervisor, Helm and pods start. They are not part of [`Cli`], so help and completions
@@ -605,6 +616,54 @@ pub(crate) enum OtherMesh {
     Istio,
     /// Linkerd
     Linkerd,
+}
+
+/// `tulle plugin`
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Plugin {
+    /// Run a plugin on one request, without a mesh, and show what it does
+    #[command(after_help = examples::PLUGIN_TEST)]
+    Test(PluginTest),
+}
+
+/// `tulle plugin test`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PluginTest {
+    /// A manifest with a Plugin, or its module alone (.js)
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Choose one of several Plugins of the manifest
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Configuration of a module, as JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) config: Option<String>,
+    /// Method of the request
+    #[arg(short = 'X', long, default_value = "GET")]
+    pub(crate) method: String,
+    /// Path of the request, with its query
+    #[arg(long, default_value = "/")]
+    pub(crate) path: String,
+    /// Header of the request
+    #[arg(short = 'H', long, value_name = "NAME: VALUE")]
+    pub(crate) header: Vec<String>,
+    /// SPIFFE id of the caller
+    #[arg(long, value_name = "ID", default_value = "")]
+    pub(crate) source: String,
+    /// Answer of a service to `mesh.fetch`
+    #[arg(long, value_name = "TARGET=BODY")]
+    pub(crate) fetch: Vec<String>,
+    /// Status of the application's response
+    #[arg(long, default_value_t = 200)]
+    pub(crate) status: u16,
+    /// Header of the application's response
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub(crate) response_header: Vec<String>,
+    /// Run it so many times more, and show the time of one
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub(crate) times: u32,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// `tulle exec`

@@ -1,8 +1,8 @@
 //! Can a mesh run on this host?
 
 use super::Findings;
+use crate::data_plane::find_proxy;
 use crate::paths::Paths;
-use crate::supervise::find_proxy;
 use crate::supervise::state::RunState;
 use rustix::process::{Resource, getrlimit};
 use std::net::{Ipv4Addr, TcpListener};

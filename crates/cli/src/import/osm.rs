@@ -46,7 +46,7 @@ fn unknown(kind: &str) -> (&'static str, &'static str) {
         ),
         "Plugin" | "PluginChain" | "PluginConfig" => (
             "scripts of Pipy do not run here",
-            "see whether filters of HTTPRoutes do the same: docs/manifests/routes.md",
+            "write a Plugin, in JavaScript, too: docs/features/plugins.md says what stands for what; or see whether filters of HTTPRoutes do the same: docs/manifests/routes.md",
         ),
         "EgressGateway" => (
             "each Egress names its own gateway",

@@ -6,7 +6,7 @@ use super::process::{Make, SupervisedProcess};
 use super::state::{Mode, ProcessPhase};
 use crate::args::{ConsoleChoice, Sidecars, Up};
 use crate::client::{Objects, Rpc};
-use crate::data_plane::{DataPlane, EnvoyPrograms};
+use crate::data_plane::{DataPlane, EnvoyPrograms, find_proxy};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::port_range::PortRange;
@@ -230,29 +230,6 @@ fn usable(paths: &Paths, program: &str, found: PathBuf) -> Result<PathBuf> {
         Some(copy) if !anyone_can_run(&found) => copy_program(&found, &copy),
         _ => Ok(found),
     }
-}
-
-/// Where `TULLE_PROXY` says, else beside this program, else on the PATH.
-pub(crate) fn find_proxy() -> Result<PathBuf> {
-    let beside = std::env::current_exe()
-        .ok()
-        .and_then(|exe| Some(exe.parent()?.join("tulle-proxy")));
-    let on_path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&on_path).map(|d| d.join("tulle-proxy"));
-    let named = std::env::var_os("TULLE_PROXY").map(PathBuf::from);
-    let found = named
-        .into_iter()
-        .chain(beside)
-        .chain(on_path)
-        .find(|p| p.is_file())
-        .ok_or_else(|| {
-            Failure::new("cannot find the program tulle-proxy")
-                .because("it is neither beside tulle, nor on the PATH, nor named by TULLE_PROXY")
-                .fix("`make build` builds both; keep them in one directory")
-        })?;
-    found
-        .canonicalize()
-        .or_fail(|| format!("cannot use {}", found.display()))
 }
 
 /// Every directory on the way and the file itself let others through.

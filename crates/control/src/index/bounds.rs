@@ -23,6 +23,7 @@ pub(super) fn keep_within(object: &mut Object) -> bool {
         Object::RateLimit(m) => targets(&mut m.spec.target_refs),
         Object::AuthorizationPolicy(m) => targets(&mut m.spec.target_refs),
         Object::Authentication(m) => targets(&mut m.spec.target_refs),
+        Object::Plugin(m) => targets(&mut m.spec.target_refs),
         Object::IngressBackend(m) => m.spec.backends.retain(|b| own(&b.name)),
         Object::AccessControl(m) => m.spec.backends.retain(|b| own(&b.name)),
         Object::TlsRoute(m) => parents(&mut m.spec.parent_refs),

@@ -74,6 +74,13 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
                 dirty,
             );
         }
+        "Plugin" => {
+            targeted(
+                inputs,
+                inputs.plugins.get(name).map(|p| &p.target_refs),
+                dirty,
+            );
+        }
         "Authentication" => {
             targeted(
                 inputs,

@@ -151,7 +151,7 @@ pub(super) fn rules(inputs: &Inputs, places: &[Place]) -> Result<Vec<InboundRule
 
 /// Computes the rules of a port of `name` from all objects that are about it. `meant` returns the numbers
 /// by which an object means the port; none: it does not. The sidecar applies only the first rule that matches, so
-/// each rule has everything that holds for its requests: limits, then authentication.
+/// each rule has everything that holds for its requests: limits, then authentication, then plugins.
 ///
 /// # Errors
 /// Objects demand what cannot hold together.
@@ -162,6 +162,7 @@ pub(super) fn rules_where(
 ) -> Result<Vec<InboundRule>, String> {
     let (auth_names, mut auth) = authentication(inputs, name, meant);
     together::tokens(&mut auth)?;
+    let (plugin_names, plugins) = self::plugins(inputs, name, meant);
     let mut all = vec![Demand::default()];
     for (name, spec) in inputs.in_namespace_of(&inputs.rate_limits, name) {
         let ports = meant(&spec.target_refs);
@@ -172,9 +173,12 @@ pub(super) fn rules_where(
     let rules = all.into_iter().map(|demand| {
         let mut names = demand.objects;
         let mut filters = demand.filters;
-        filters.extend(auth.iter().cloned());
+        filters.extend(auth.iter().chain(&plugins).cloned());
         if names.is_empty() {
             names.clone_from(&auth_names);
+        }
+        if names.is_empty() {
+            names.clone_from(&plugin_names);
         }
         InboundRule {
             name: names.join(", "),
@@ -214,6 +218,21 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
         },
     });
     all
+}
+
+/// Every Plugin that is meant, by name, with their names.
+fn plugins(
+    inputs: &Inputs,
+    of: &ObjectName,
+    meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
+) -> (Vec<String>, Vec<Filter>) {
+    let all = inputs.in_namespace_of(&inputs.plugins, of);
+    let meant = all.filter(|(_, spec)| !meant(&spec.target_refs).is_empty());
+    let named = meant.map(|(name, spec)| {
+        let filter = Filter::Plugin(spec.filter(name.to_string()));
+        (format!("Plugin/{name}"), filter)
+    });
+    named.unzip()
 }
 
 /// Every Authentication that is meant, once, with their names.

@@ -11,8 +11,9 @@ use tulle_model::identity::{InvalidIdentity, SpiffeId, TrustDomain};
 use tulle_model::manifest::{
     AccessSpec, AuthenticationSpec, AuthorizationPolicySpec, ConfigMap, EgressSpec, FilterRefs,
     GatewaySpec, GrpcRouteSpec, HttpFilterSpec, HttpRouteGroupSpec, HttpRouteSpec, MeshSpec,
-    Object, ObjectRef, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec, TlsRouteSpec,
-    TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort, WorkloadSpec,
+    Object, ObjectRef, PluginSpec, RateLimitSpec, Secret, SmiTcpRouteSpec, TcpRouteSpec,
+    TlsRouteSpec, TrafficPolicySpec, TrafficSplitSpec, TrafficTargetSpec, WorkloadPort,
+    WorkloadSpec,
 };
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::Revoked;
@@ -88,6 +89,8 @@ pub struct Inputs {
     pub(crate) authorization: Objects<AuthorizationPolicySpec>,
     /// Authentications by name.
     pub(crate) authentication: Objects<AuthenticationSpec>,
+    /// Plugins by name.
+    pub(crate) plugins: Objects<PluginSpec>,
     /// IngressBackends by name.
     pub(crate) ingress_backends: Objects<AccessSpec>,
     /// AccessControls by name.
@@ -140,6 +143,7 @@ impl Inputs {
             filters: BTreeMap::new(),
             authorization: BTreeMap::new(),
             authentication: BTreeMap::new(),
+            plugins: BTreeMap::new(),
             ingress_backends: BTreeMap::new(),
             access_controls: BTreeMap::new(),
             egress: BTreeMap::new(),
@@ -201,6 +205,7 @@ impl Inputs {
             Object::HttpFilter(m) => drop(self.filters.insert(name, m.spec)),
             Object::AuthorizationPolicy(m) => drop(self.authorization.insert(name, m.spec)),
             Object::Authentication(m) => drop(self.authentication.insert(name, m.spec)),
+            Object::Plugin(m) => drop(self.plugins.insert(name, m.spec)),
             Object::IngressBackend(m) => drop(self.ingress_backends.insert(name, m.spec)),
             Object::AccessControl(m) => drop(self.access_controls.insert(name, m.spec)),
             Object::Egress(m) => drop(self.egress.insert(name, m.spec)),
@@ -229,6 +234,7 @@ impl Inputs {
             "HTTPFilter" => drop(self.filters.remove(name)),
             "AuthorizationPolicy" => drop(self.authorization.remove(name)),
             "Authentication" => drop(self.authentication.remove(name)),
+            "Plugin" => drop(self.plugins.remove(name)),
             "IngressBackend" => drop(self.ingress_backends.remove(name)),
             "AccessControl" => drop(self.access_controls.remove(name)),
             "Egress" => drop(self.egress.remove(name)),
@@ -239,7 +245,7 @@ impl Inputs {
     }
 
     /// How many objects there are of each kind.
-    pub(crate) fn counts(&self) -> [(&'static str, usize); 21] {
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 22] {
         [
             ("Mesh", usize::from(self.mesh.is_some())),
             ("Workload", self.workloads.len()),
@@ -257,6 +263,7 @@ impl Inputs {
             ("HTTPFilter", self.filters.len()),
             ("AuthorizationPolicy", self.authorization.len()),
             ("Authentication", self.authentication.len()),
+            ("Plugin", self.plugins.len()),
             ("IngressBackend", self.ingress_backends.len()),
             ("AccessControl", self.access_controls.len()),
             ("Egress", self.egress.len()),

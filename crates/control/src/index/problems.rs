@@ -113,6 +113,9 @@ impl Index {
         for (name, policy) in &inputs.authentication {
             of("Authentication", name.as_str(), &policy.target_refs);
         }
+        for (name, plugin) in &inputs.plugins {
+            of("Plugin", name.as_str(), &plugin.target_refs);
+        }
     }
 
     fn route_problems(&self, report: &mut dyn FnMut(String, String)) {

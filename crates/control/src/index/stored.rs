@@ -42,6 +42,7 @@ impl Inputs {
                 Object::AuthorizationPolicy(found(TULLE, of, &self.authorization)?)
             }
             "Authentication" => Object::Authentication(found(TULLE, of, &self.authentication)?),
+            "Plugin" => Object::Plugin(found(TULLE, of, &self.plugins)?),
             "IngressBackend" => Object::IngressBackend(found(TULLE, of, &self.ingress_backends)?),
             "AccessControl" => Object::AccessControl(found(TULLE, of, &self.access_controls)?),
             "Egress" => Object::Egress(found(TULLE, of, &self.egress)?),
@@ -68,6 +69,7 @@ impl Inputs {
         add(&mut all, "HTTPFilter", &self.filters);
         add(&mut all, "AuthorizationPolicy", &self.authorization);
         add(&mut all, "Authentication", &self.authentication);
+        add(&mut all, "Plugin", &self.plugins);
         add(&mut all, "IngressBackend", &self.ingress_backends);
         add(&mut all, "AccessControl", &self.access_controls);
         add(&mut all, "Egress", &self.egress);

@@ -720,6 +720,7 @@ fn some_edit() -> impl Strategy<Value = Edit> {
                 "RateLimit",
                 "AuthorizationPolicy",
                 "Authentication",
+                "Plugin",
                 "IngressBackend",
                 "HTTPFilter",
                 "Egress",

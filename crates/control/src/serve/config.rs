@@ -8,10 +8,11 @@ use crate::reports::{REPORT_SECONDS, plain};
 use crate::state::MeshState;
 use crate::state::rotation::{is_settled, trust};
 use std::collections::BTreeSet;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -58,9 +59,12 @@ fn farewell(streams: usize) -> Status {
     )
 }
 
+/// Updates on their way. The channel has room for 32 at once, so they are held by their address.
+type Updates = Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ConfigUpdate, Status>> + Send>>;
+
 #[tonic::async_trait]
 impl v1::config_server::Config for ConfigService {
-    type SubscribeStream = ReceiverStream<Result<v1::ConfigUpdate, Status>>;
+    type SubscribeStream = Updates;
 
     async fn subscribe(
         &self,
@@ -81,7 +85,8 @@ impl v1::config_server::Config for ConfigService {
             sender,
             self.clone(),
         ));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        let updates = ReceiverStream::new(receiver);
+        Ok(Response::new(Box::pin(updates.map(|u| u.map(|u| *u)))))
     }
 }
 
@@ -123,7 +128,7 @@ async fn serve(
     member: Member,
     stream: Arc<Stream>,
     mut incoming: Streaming<v1::SubscribeRequest>,
-    sender: mpsc::Sender<Result<v1::ConfigUpdate, Status>>,
+    sender: mpsc::Sender<Result<Box<v1::ConfigUpdate>, Status>>,
     service: ConfigService,
 ) {
     let ConfigService {
@@ -189,7 +194,7 @@ async fn serve(
         if let Some(update) = update {
             stream.update_status(|s| s.sent = update.nonce);
             state.metrics.pushes.add(1);
-            if sender.send(Ok(update)).await.is_err() {
+            if sender.send(Ok(Box::new(update))).await.is_err() {
                 break None;
             }
         }

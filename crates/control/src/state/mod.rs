@@ -234,7 +234,7 @@ impl MeshState {
     }
 
     /// How many objects there are of each kind, and what the cluster has.
-    pub(crate) fn counts(&self) -> ([(&'static str, usize); 21], Option<ClusterCounts>) {
+    pub(crate) fn counts(&self) -> ([(&'static str, usize); 22], Option<ClusterCounts>) {
         let index = self.index();
         (index.inputs().counts(), index.inputs().cluster_counts())
     }

@@ -18,7 +18,7 @@ const SPECS: &str = "specs.smi-spec.io/v1alpha4";
 
 /// All kinds that an author of a namespace may write, beside Kubernetes' own. A Mesh and a GatewayClass
 /// belong to no namespace.
-pub(crate) const KINDS: [(&str, &str); 18] = [
+pub(crate) const KINDS: [(&str, &str); 19] = [
     (GATEWAY, "Gateway"),
     (GATEWAY, "HTTPRoute"),
     (GATEWAY, "GRPCRoute"),
@@ -34,6 +34,7 @@ pub(crate) const KINDS: [(&str, &str); 18] = [
     (TULLE, "HTTPFilter"),
     (TULLE, "AuthorizationPolicy"),
     (TULLE, "Authentication"),
+    (TULLE, "Plugin"),
     (TULLE, "IngressBackend"),
     (TULLE, "AccessControl"),
     (TULLE, "Egress"),
@@ -226,6 +227,10 @@ fn spec(api: &str, kind: &str, to: &To, flag: bool) -> Value {
             true => json!({ "targetRefs": targets, "jwt": jwt }),
             false => json!({ "targetRefs": targets, "externalAuth": ask }),
         },
+        "Plugin" => json!({
+            "targetRefs": targets, "source": "export function onRequest() {}", "services": [name],
+            "failurePolicy": if flag { "Open" } else { "Closed" },
+        }),
         "IngressBackend" | "AccessControl" => json!({
             "backends": [{ "name": name }],
             "sources": [{ "kind": "Service", "name": name, "namespace": namespace }],

@@ -68,7 +68,7 @@ pub fn definitions() -> &'static [Definition] {
     &DEFINITIONS
 }
 
-static DEFINITIONS: [Definition; 13] = [
+static DEFINITIONS: [Definition; 14] = [
     Definition {
         group: TULLE,
         versions: ALPHA,
@@ -145,6 +145,16 @@ static DEFINITIONS: [Definition; 13] = [
             TARGETS,
             column("Issuer", "string", ".spec.jwt.providers[*].issuer"),
         ],
+    },
+    Definition {
+        group: TULLE,
+        versions: ALPHA,
+        kind: "Plugin",
+        plural: "plugins",
+        short_names: &[],
+        cluster: false,
+        description: "A script that reads and edits a service's requests and responses.",
+        own_columns: &[TARGETS, column("Failure", "string", ".spec.failurePolicy")],
     },
     Definition {
         group: TULLE,

@@ -23,6 +23,7 @@ pub(super) fn spec_of(definition: &Definition) -> Value {
         ("tulle.dev", "HTTPFilter") => spec::<HttpFilterSpec>(),
         ("tulle.dev", "AuthorizationPolicy") => spec::<AuthorizationPolicySpec>(),
         ("tulle.dev", "Authentication") => spec::<AuthenticationSpec>(),
+        ("tulle.dev", "Plugin") => spec::<PluginSpec>(),
         ("tulle.dev", "IngressBackend") => spec::<AccessSpec>(),
         ("tulle.dev", "AccessControl") => spec::<AccessSpec>(),
         ("tulle.dev", "Egress") => spec::<EgressSpec>(),

@@ -10,8 +10,10 @@ use tulle_model::manifest::Object;
 /// `None`: the object would not have restricted calls. It cannot close anything in another
 /// namespace.
 pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
-    if !matches!(kind.kind, "AuthorizationPolicy" | "Authentication") {
-        return None;
+    match kind.kind {
+        "AuthorizationPolicy" | "Authentication" => {}
+        "Plugin" if object["spec"]["failurePolicy"] != "Open" => {}
+        _ => return None,
     }
     let namespace = text(&object["metadata"], "namespace");
     let mut targets = list(&object["spec"]["targetRefs"]);
@@ -28,10 +30,11 @@ pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
     });
     let mut closed = qualified(&policy).ok()?;
     if let Object::AuthorizationPolicy(policy) = &mut closed
-        && kind.kind == "Authentication"
+        && kind.kind != "AuthorizationPolicy"
     {
         // No AuthorizationPolicy can have such a name.
-        policy.metadata.name = format!("authentication/{}", policy.metadata.name);
+        let kind = kind.kind.to_lowercase();
+        policy.metadata.name = format!("{kind}/{}", policy.metadata.name);
     }
     Some(closed)
 }

@@ -139,6 +139,8 @@ kinds! {
     /// Proof that requests must carry beside the identity of their workload.
     Authentication(Manifest<AuthenticationSpec>), "Authentication", "Authentication", [TULLE],
         check::access::authentication;
+    /// A script that reads and edits a service's requests and responses.
+    Plugin(Manifest<PluginSpec>), "Plugin", "Plugin", [TULLE], check::plugin::plugin;
     /// Services that somebody else's ingress may call.
     IngressBackend(Manifest<AccessSpec>), "IngressBackend", "IngressBackend", [TULLE],
         check::access::access;

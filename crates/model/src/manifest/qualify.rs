@@ -107,6 +107,13 @@ impl Object {
                 in_.jwt(&mut m.spec.jwt);
                 in_.external_auth(&mut m.spec.external_auth);
             }
+            Self::Plugin(m) => {
+                in_.own(&mut m.metadata);
+                in_.targets(&mut m.spec.target_refs);
+                for service in &mut m.spec.services {
+                    in_.name(service, &mut None);
+                }
+            }
             Self::IngressBackend(m) => {
                 in_.own(&mut m.metadata);
                 in_.access(&mut m.spec);

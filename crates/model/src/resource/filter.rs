@@ -58,6 +58,8 @@ pub enum Filter {
     When(When),
     /// Sets request fields to values that are made of the request.
     RequestValues(Vec<FieldValue>),
+    /// A script that reads and edits requests and responses, or answers.
+    Plugin(Plugin),
 }
 
 impl Filter {
@@ -66,10 +68,39 @@ impl Filter {
         match self {
             Self::Mirror(mirror) => vec![&mirror.service],
             Self::ExternalAuth(filter) => vec![&filter.service],
+            Self::Plugin(plugin) => plugin.services.iter().map(String::as_str).collect(),
             Self::When(when) => when.filters.iter().flat_map(Self::services).collect(),
             _ => Vec::new(),
         }
     }
+}
+
+/// A plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Plugin {
+    /// Its name in refusals, logs and metrics.
+    pub name: String,
+    /// A module of JavaScript.
+    pub source: String,
+    /// Its configuration, as JSON; empty: `null`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub config: String,
+    /// Requests and responses pass unchanged where it fails.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fail_open: bool,
+    /// Milliseconds of CPU that a call may take; 0: 5.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cpu_ms: u32,
+    /// KiB of memory that it may have on each worker; 0: 4096.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub memory_kib: u32,
+    /// Calls under way on each worker; 0: 256.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub calls: u32,
+    /// Services that it may ask.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub services: Vec<String>,
 }
 
 /// Filters for requests that meet a condition.

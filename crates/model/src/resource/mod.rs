@@ -27,7 +27,7 @@ pub use collector_address::CollectorAddress;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls, is_for};
 pub use filter::{
     ClaimHeader, Cors, ExternalAuth, Fault, FieldValue, Filter, Header, HeaderEdit, Jwt,
-    JwtProvider, Mirror, PathEdit, RateLimit, Redirect, Respond, Rewrite, When,
+    JwtProvider, Mirror, PathEdit, Plugin, RateLimit, Redirect, Respond, Rewrite, When,
     is_protected_header,
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};

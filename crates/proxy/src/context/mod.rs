@@ -7,6 +7,8 @@ pub(crate) mod admission;
 pub(crate) mod lookups;
 pub(crate) mod memory_limit;
 pub(crate) mod peers;
+#[cfg(feature = "plugins")]
+pub(crate) mod plugins;
 
 use crate::config::snapshot::Snapshot;
 use crate::config::traffic::retry::RetryBudgets;
@@ -20,6 +22,8 @@ use crate::telemetry::span;
 use admission::Admission;
 use lookups::Lookups;
 use peers::Peers;
+#[cfg(feature = "plugins")]
+use plugins::Plugins;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -106,6 +110,9 @@ pub struct WorkerContext {
     pub spans: span::Ring,
     /// Budgets of retries.
     pub retry_budgets: RetryBudgets,
+    /// Engines of plugins.
+    #[cfg(feature = "plugins")]
+    pub plugins: Plugins,
     /// Asks the controller for names that are not in the snapshot.
     pub lookups: Option<Lookups>,
     snapshot: RefCell<Rc<Present>>,
@@ -157,6 +164,8 @@ impl WorkerContext {
             log,
             spans: span::Ring::new(spans),
             retry_budgets: RetryBudgets::default(),
+            #[cfg(feature = "plugins")]
+            plugins: Plugins::default(),
             lookups,
             snapshot: RefCell::new(Rc::new(Present(snapshot))),
             recent: RefCell::default(),

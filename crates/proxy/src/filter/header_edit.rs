@@ -108,6 +108,15 @@ impl<'a> Draft<'a> {
         request_line(self.head()).0
     }
 
+    /// Status of a response.
+    pub fn status(&self) -> u16 {
+        let digits = self.head().get(9..12).unwrap_or_default();
+        let status = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|d| d.parse().ok());
+        status.unwrap_or_default()
+    }
+
     /// Path, and query with its question mark, of a request.
     pub fn path_and_query(&self) -> (&[u8], &[u8]) {
         let target = request_line(self.head()).1;

@@ -12,6 +12,11 @@ pub(crate) mod fault;
 pub(crate) mod header_edit;
 pub mod jwt;
 pub(crate) mod mirror;
+#[cfg(feature = "plugins")]
+pub(crate) mod plugin;
+#[cfg(not(feature = "plugins"))]
+#[path = "without_plugins.rs"]
+pub(crate) mod plugin;
 pub(crate) mod rate_limit;
 pub(crate) mod redirect;
 
@@ -23,6 +28,7 @@ use crate::filter::fault::Fault;
 use crate::filter::header_edit::{Draft, HeaderEdit};
 use crate::filter::jwt::Jwt;
 use crate::filter::mirror::Mirror;
+use crate::filter::plugin::Plugin;
 use crate::filter::rate_limit::RateLimit;
 use crate::filter::redirect::{Redirect, Rewrite};
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
@@ -58,6 +64,7 @@ enum Step {
     /// Where the condition does not hold, this many steps are left out.
     When(Expression, usize),
     RequestValues(FieldValues),
+    Plugin(Arc<Plugin>),
 }
 
 /// A request among its filters.
@@ -84,6 +91,17 @@ pub enum Effect {
     Ask(Arc<ExternalAuth>),
     /// A copy of it goes to another service.
     Copy(Arc<Mirror>),
+    /// A plugin looks at it.
+    Run(Arc<Plugin>),
+}
+
+/// Something that looks at a response's head before it goes on, and may change it.
+pub trait ResponseHook {
+    /// Looks at it.
+    ///
+    /// # Errors
+    /// The response may not go on.
+    fn look_at(&self, draft: &mut Draft<'_>) -> Result<(), Failure>;
 }
 
 /// Edits of a response's head.
@@ -94,6 +112,8 @@ pub struct ResponseEdits {
     add: cors::Lines,
     /// Fields that an external authorization service adds.
     told: Vec<(String, Vec<u8>)>,
+    /// Plugins that have seen the request. The upstream's response alone is shown to them.
+    hooks: Vec<Box<dyn ResponseHook>>,
 }
 
 impl Filters {
@@ -146,10 +166,11 @@ impl Filters {
 
     /// Services that get copies or checks of requests, beside the route's backends.
     pub fn services(&self) -> impl Iterator<Item = &str> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::Mirror(mirror) => Some(mirror.service()),
-            Step::ExternalAuth(filter) => Some(filter.service()),
-            _ => None,
+        self.steps.iter().flat_map(|step| match step {
+            Step::Mirror(mirror) => vec![mirror.service()],
+            Step::ExternalAuth(filter) => vec![filter.service()],
+            Step::Plugin(plugin) => plugin.services().collect(),
+            _ => Vec::new(),
         })
     }
 
@@ -211,6 +232,7 @@ impl Step {
             }
             Filter::Respond(respond) => Self::Respond(check(respond)?),
             Filter::RequestValues(fields) => Self::RequestValues(FieldValues::compile(fields)?),
+            Filter::Plugin(plugin) => Self::Plugin(Plugin::compile(plugin)?),
             Filter::When(when) => {
                 let mut inner = Vec::new();
                 for filter in &when.filters {
@@ -263,6 +285,7 @@ impl Step {
             // Its condition holds.
             Self::When(..) => {}
             Self::ExternalAuth(filter) => return Ok(Some(Effect::Ask(filter.clone()))),
+            Self::Plugin(plugin) => return Ok(Some(Effect::Run(plugin.clone()))),
             Self::Jwt(jwt) => jwt.check(&mut passing.draft, SystemTime::now())?,
             Self::Respond(respond) => return Err(answer(respond)),
         }
@@ -312,6 +335,29 @@ impl ResponseEdits {
     /// Adds fields that an external authorization service wants added.
     pub fn add_told(&mut self, fields: Vec<(String, Vec<u8>)>) {
         self.told.extend(fields);
+    }
+
+    /// Adds a plugin that wants to see the response.
+    pub fn add_hook(&mut self, hook: Box<dyn ResponseHook>) {
+        self.hooks.push(hook);
+    }
+
+    /// Whether plugins are to see the response.
+    pub fn has_hooks(&self) -> bool {
+        !self.hooks.is_empty()
+    }
+
+    /// Shows the head at the start of `message`, which came from the upstream, to plugins; the last one first, as responses
+    /// pass filters in reverse. Returns length and status of the head then.
+    ///
+    /// # Errors
+    /// The response may not go on.
+    pub fn show(&self, message: &mut Buf, head: usize) -> Result<(usize, u16), Failure> {
+        let mut draft = Draft::new(message, head);
+        for hook in self.hooks.iter().rev() {
+            hook.look_at(&mut draft)?;
+        }
+        Ok((draft.head_len(), draft.status()))
     }
 
     /// Edits the head at the start of `message`.

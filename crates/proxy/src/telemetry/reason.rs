@@ -58,6 +58,8 @@ pub enum Reason {
     CircuitOpen,
     /// No usable certificate or configuration yet.
     NotReady,
+    /// A plugin failed, and its requests do not pass without it.
+    PluginFailed,
     /// The rule that matches has no backend, or one that does not exist.
     NoBackend,
     /// Aborted by a fault filter.
@@ -100,6 +102,7 @@ impl Reason {
             Self::ExternalUnavailable => "external_unavailable",
             Self::CircuitOpen => "circuit_open",
             Self::NotReady => "not_ready",
+            Self::PluginFailed => "plugin_failed",
             Self::NoBackend => "no_backend",
             Self::FaultInjected => "fault_injected",
             Self::Redirected => "redirected",
@@ -123,7 +126,7 @@ impl Reason {
             Self::Ok | Self::Responded => 200,
             Self::CorsPreflight => 204,
             Self::Redirected => 302,
-            Self::NoBackend => 500,
+            Self::NoBackend | Self::PluginFailed => 500,
             Self::Denied | Self::PlaintextRefused | Self::EgressDenied | Self::ExternalDenied => {
                 403
             }
@@ -167,7 +170,7 @@ impl Reason {
             }
             Self::Unauthenticated => UNAUTHENTICATED,
             Self::NoRoute | Self::NoPort | Self::NoService | Self::Misdirected => UNIMPLEMENTED,
-            Self::BadRequest | Self::BadResponse => INTERNAL,
+            Self::BadRequest | Self::BadResponse | Self::PluginFailed => INTERNAL,
             Self::NoEndpoint
             | Self::NoBackend
             | Self::ConnectFailed

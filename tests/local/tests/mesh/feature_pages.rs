@@ -17,7 +17,7 @@ fn check(file: &Path) -> Vec<String> {
     let host = Host::new(name);
     let mesh: Vec<_> = mesh.iter().map(|(_, text)| *text).collect();
     host.write("mesh.yaml", &mesh.join("\n---\n"));
-    for (title, text) in files {
+    for (title, text) in files.into_iter().chain(blocks(&page, "js")) {
         host.write(title, text);
     }
     let (said, code) = host.run("tulle up --detach mesh.yaml");
@@ -107,6 +107,7 @@ true_pages! {
     mirroring
     otlp
     outside_clients
+    plugins
     prove
     proxy_protocol
     rate_limits

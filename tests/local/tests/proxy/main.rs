@@ -44,6 +44,7 @@ mod otlp;
 mod outlived;
 mod outside;
 mod plaintext;
+mod plugins;
 mod pressure;
 mod proxy_protocol;
 mod rate_limit;

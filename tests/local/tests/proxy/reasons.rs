@@ -56,6 +56,7 @@ cases! {
     circuit_open
     external_denied
     external_unavailable
+    plugin_failed
     unauthenticated
     rate_limited
     not_ready
@@ -476,6 +477,15 @@ fn external_denied(code: &str) {
 
 fn external_unavailable(code: &str) {
     external(code, 503, nobody());
+}
+
+fn plugin_failed(code: &str) {
+    let app = Server::echo();
+    let source = "export function onRequest() { throw new Error('no') }";
+    let filter = json!({ "plugin": { "name": "p", "source": source } });
+    let rules = json!([{ "name": "Plugin/p", "filters": [filter] }]);
+    by_server(code, 500, app.address(), "/inbound/ports/0/rules", rules);
+    assert_eq!(app.connections(), 0);
 }
 
 fn unauthenticated(code: &str) {

@@ -177,6 +177,7 @@ pub(super) fn filter(one: &Filter) -> String {
             let names: Vec<&str> = values.iter().map(|v| v.name.as_str()).collect();
             format!("request headers {}", names.join(", "))
         }
+        Filter::Plugin(plugin) => format!("plugin {}", plugin.name),
         Filter::RateLimit(limit) => rate(limit),
         Filter::Respond(answer) => format!("answer {}", answer.status),
         Filter::ExternalAuth(auth) => format!("{}: asks {}:{}", auth.name, auth.service, auth.port),

@@ -36,8 +36,11 @@ fn structural(schema: &mut Value) {
             .replace('\r', "\n\n");
     }
     integer(fields);
-    if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
-        // The API server refuses or drops unknown fields, as the client chooses.
+    if fields
+        .get("additionalProperties")
+        .is_some_and(Value::is_boolean)
+    {
+        // The API server refuses or drops unknown fields, as the client chooses, but where all are kept.
         fields.remove("additionalProperties");
     }
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {

@@ -2,6 +2,7 @@
 
 pub(super) mod access;
 pub(super) mod filters;
+pub(super) mod plugin;
 pub(super) mod routing;
 pub(super) mod secret;
 pub(super) mod smi;

@@ -2,13 +2,13 @@
 
 use super::super::{
     ConnectionRate, ExternalAuthSpec, HeaderExpression, HeaderModifier, HeaderValue,
-    HttpFilterSpec, JwtProviderSpec, JwtSpec, ObjectRef, PathModifier, RequestLimit, RequestMirror,
-    RouteFilter, parse_percent,
+    HttpFilterSpec, JwtProviderSpec, JwtSpec, ObjectRef, PathModifier, PluginSpec, RequestLimit,
+    RequestMirror, RouteFilter, parse_memory, parse_percent,
 };
 use super::ms_or_0;
 use crate::resource::{
     ClaimHeader, Cors, ExternalAuth, Fault, FieldValue, Filter, Header, HeaderEdit, Jwt,
-    JwtProvider, Mirror, PathEdit, RateLimit, Redirect, Respond, Rewrite, When,
+    JwtProvider, Mirror, PathEdit, Plugin, RateLimit, Redirect, Respond, Rewrite, When,
 };
 
 /// The whole, in millionths.
@@ -217,6 +217,27 @@ impl RequestLimit {
             status: self.status.unwrap_or(0),
             headers: headers(&self.headers),
             by: self.by.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl PluginSpec {
+    /// The filter that runs it.
+    pub fn filter(&self, name: String) -> Plugin {
+        let limits = self.limits.clone().unwrap_or_default();
+        let memory = limits.memory.and_then(|memory| parse_memory(&memory).ok());
+        let config = self.config.as_ref();
+        Plugin {
+            name,
+            source: self.source.clone(),
+            config: config
+                .map(|c| serde_json::Value::from(c.clone()).to_string())
+                .unwrap_or_default(),
+            fail_open: self.failure_policy.as_deref() == Some("Open"),
+            cpu_ms: ms_or_0(limits.cpu.as_ref()),
+            memory_kib: memory.map_or(0, |bytes| u32::try_from(bytes / 1024).unwrap_or(u32::MAX)),
+            calls: limits.calls.unwrap_or(0),
+            services: self.services.clone(),
         }
     }
 }

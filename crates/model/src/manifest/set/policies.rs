@@ -21,6 +21,11 @@ pub(super) fn check(known: &Known<'_>, object: &Object, found: &mut Found<'_>) {
             known.targets(refs, found);
             known.speaks_http(refs, "authentication is", found);
         }
+        Object::Plugin(plugin) => {
+            let refs = &plugin.spec.target_refs;
+            known.targets(refs, found);
+            known.speaks_http(refs, "plugins are", found);
+        }
         Object::IngressBackend(access) | Object::AccessControl(access) => {
             self::access(known, &access.spec, found);
         }

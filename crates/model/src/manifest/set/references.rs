@@ -109,6 +109,12 @@ pub(super) fn check(known: &Known<'_>, object: &Object, found: &mut Found<'_>) {
             jwt(known, authentication.spec.jwt.as_ref(), found);
             external_auth(known, authentication.spec.external_auth.as_ref(), found);
         }
+        Object::Plugin(plugin) => {
+            for (i, service) in plugin.spec.services.iter().enumerate() {
+                let field = format!("services[{i}]");
+                known.service("spec", &field, service, None, found);
+            }
+        }
         Object::Egress(egress) => {
             let egress = &egress.spec;
             known.identities("spec.sources", &egress.sources, found);

@@ -7,6 +7,7 @@ mod filter;
 mod gateway;
 mod limit;
 mod mesh;
+mod plugin;
 mod route;
 #[cfg(feature = "schema")]
 mod schema;
@@ -22,6 +23,7 @@ pub use filter::*;
 pub use gateway::*;
 pub use limit::*;
 pub use mesh::*;
+pub use plugin::*;
 pub use route::*;
 pub use secret::*;
 pub use smi::*;

@@ -6,6 +6,8 @@ use crate::filter::header_edit::Draft;
 use crate::filter::{Effect, Passing};
 use crate::http::auth_call;
 use crate::http::mirror_send::{self, Original};
+#[cfg(feature = "plugins")]
+use crate::http::plugin_call;
 use crate::http::relay::End;
 use crate::telemetry::reason::{Failure, Reason};
 use std::future::poll_fn;
@@ -113,12 +115,40 @@ impl Conversation<'_> {
                         }
                     }
                 }
+                #[cfg(not(feature = "plugins"))]
+                Ok(Some(Effect::Run(plugin))) => match *plugin {},
+                #[cfg(feature = "plugins")]
+                Ok(Some(Effect::Run(plugin))) => {
+                    if let Err(failure) = self.show(exchange, plugin).await {
+                        filtered = Err(failure);
+                        continue;
+                    }
+                }
                 // Done as soon as it is wanted.
                 Ok(Some(Effect::Copy(_))) => {}
                 Err(failure) => return Some(self.refuse_exchange(exchange, &failure).await),
             }
             filtered = self.filter(exchange, &mut at);
         }
+    }
+
+    /// Shows a request to a plugin, and its response later.
+    #[cfg(feature = "plugins")]
+    async fn show(
+        &self,
+        exchange: &mut Exchange,
+        plugin: std::sync::Arc<crate::filter::plugin::Plugin>,
+    ) -> Result<(), Failure> {
+        let relay = &mut exchange.relay;
+        let head = relay.request.len() - relay.body_at_hand();
+        let parties = plugin_call::parties(&Between::new(self.scope, &exchange.config));
+        let mut draft = Draft::new(&mut relay.request, head);
+        let (worker, config) = (self.worker, &exchange.config);
+        let hook = plugin_call::run(plugin, worker, config, &mut draft, parties).await?;
+        if let Some(hook) = hook {
+            relay.edits.get_or_insert_default().add_hook(hook);
+        }
+        Ok(())
     }
 
     /// Waits until this many bytes of the body have come, or all of it.

@@ -249,8 +249,17 @@ impl Relay {
         let fields = self.add.as_ref().map_or(0, |a| a.0.len() + a.1.len());
         let room = self.from_up.len() + EDIT_BYTES + fields;
         head.write(bytes, &edit, self.to_down.storage_for(room));
+        let mut status = head.status;
         if let Some(edits) = &self.edits {
-            let written = self.to_down.len();
+            let mut written = self.to_down.len();
+            if edits.has_hooks() {
+                let shown = edits.show(&mut self.to_down, written);
+                (written, status) = shown.map_err(|failure| {
+                    self.to_down.release();
+                    // The upstream has done its part.
+                    End::Failed(Side::Down, failure.reason, failure.detail)
+                })?;
+            }
             edits.apply(&mut self.to_down, written);
         }
         self.from_up.consume(head.len);
@@ -273,7 +282,7 @@ impl Relay {
             self.to_down.extend_from_slice(body);
             self.from_up.consume(count);
         }
-        self.status = head.status;
+        self.status = status;
         if let Some(times) = &mut self.times {
             times.first_byte = Some(Instant::now());
         }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// Most audit rules counted by name; the last one also stands for any further rule.
-const MAX_AUDITS: usize = 256;
+const MAX_NAMED: usize = 256;
 
 /// Counters by code. There are a handful of codes, all constants of the program.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +59,8 @@ pub struct Internals {
     pub mirrored: CodeCounters,
     /// Requests sent again, by cause.
     pub retries: CodeCounters,
+    /// Calls of plugins by their result, for each plugin.
+    pub plugins: Vec<(Arc<str>, CodeCounters)>,
     /// Retries that a limit prevented, by the limit.
     pub retries_refused: CodeCounters,
     /// Endpoints asked although they were unhealthy, because none was healthy.
@@ -81,6 +83,11 @@ impl Internals {
         self.plaintext_refused += other.plaintext_refused;
         self.mirrored.merge(other.mirrored);
         self.external_auth.merge(other.external_auth);
+        for (plugin, outcomes) in other.plugins {
+            for (outcome, count) in outcomes.0 {
+                add_plugin(&mut self.plugins, &plugin, outcome, count);
+            }
+        }
         self.retries.merge(other.retries);
         self.retries_refused.merge(other.retries_refused);
         for (rule, count) in &other.audits {
@@ -211,6 +218,17 @@ impl WorkerReport {
         for (outcome, count) in &i.external_auth.0 {
             let _ = writeln!(out, "{name}{{outcome=\"{outcome}\"}} {count}");
         }
+        let name = "tulle_plugin_calls_total";
+        header(out, name, "counter", "Calls of plugins, by result.");
+        for (plugin, outcomes) in &i.plugins {
+            let plugin = plugin.escape_debug().to_string();
+            for (outcome, count) in &outcomes.0 {
+                let _ = writeln!(
+                    out,
+                    "{name}{{plugin=\"{plugin}\",outcome=\"{outcome}\"}} {count}"
+                );
+            }
+        }
         let name = "tulle_policy_audit_total";
         header(out, name, "counter", "Requests matched by audit rules.");
         for (rule, count) in &i.audits {
@@ -219,11 +237,27 @@ impl WorkerReport {
     }
 }
 
+/// Adds to a plugin's counter of an outcome. Plugins change with the configuration, so only so many are kept by name.
+pub(crate) fn add_plugin(
+    plugins: &mut Vec<(Arc<str>, CodeCounters)>,
+    plugin: &Arc<str>,
+    outcome: &'static str,
+    count: u64,
+) {
+    if let Some((_, outcomes)) = plugins.iter_mut().find(|(known, _)| known == plugin) {
+        outcomes.add(outcome, count);
+    } else if plugins.len() < MAX_NAMED {
+        plugins.push((plugin.clone(), CodeCounters(vec![(outcome, count)])));
+    } else if let Some((_, outcomes)) = plugins.last_mut() {
+        outcomes.add(outcome, count);
+    }
+}
+
 /// Adds to a rule's counter. Rules change with the configuration, so only so many are kept by name.
 pub(super) fn add_audit(audits: &mut Vec<(Arc<str>, u64)>, rule: &Arc<str>, count: u64) {
     if let Some((_, sum)) = audits.iter_mut().find(|(known, _)| known == rule) {
         *sum += count;
-    } else if audits.len() < MAX_AUDITS {
+    } else if audits.len() < MAX_NAMED {
         audits.push((rule.clone(), count));
     } else if let Some((_, sum)) = audits.last_mut() {
         *sum += count;

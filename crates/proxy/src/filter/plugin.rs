@@ -1,0 +1,185 @@
+//! A plugin: a script among the filters. Here it is read and checked; each worker runs it in an engine of its own
+//! (`context/plugins.rs`), and `http/plugin_call.rs` carries out what it waits for.
+
+use crate::filter::header_edit::Draft;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tulle_http1::request_line;
+use tulle_model::resource;
+use tulle_script::{Head, HeadEdit, Program, ScriptEngine, ScriptLimits};
+
+/// The most that a plugin may ask for, beyond which it would be a service of its own.
+const MAX_CPU_MS: u32 = 1000;
+const MAX_MEMORY_KIB: u32 = 256 << 10;
+const MAX_CALLS: u32 = 65_536;
+
+/// Plugins in force. A new configuration that has them, too, neither reads nor starts them again, and workers go on with
+/// the engines that they have.
+static IN_FORCE: Mutex<Vec<Weak<Plugin>>> = Mutex::new(Vec::new());
+
+/// A plugin, checked.
+pub struct Plugin {
+    /// As it was told.
+    told: resource::Plugin,
+    name: Arc<str>,
+    /// The module.
+    pub program: Program,
+    /// Its configuration, as JSON.
+    pub config: String,
+    /// Its limits on each worker.
+    pub limits: ScriptLimits,
+    /// Whether requests pass where it fails.
+    pub fail_open: bool,
+}
+
+impl Plugin {
+    /// The plugin in force that is the same, or this one: read, checked and started once.
+    ///
+    /// # Errors
+    /// It is no program, or cannot start; with line and column.
+    pub fn compile(told: &resource::Plugin) -> Result<Arc<Self>, String> {
+        let mut in_force = IN_FORCE.lock().unwrap_or_else(PoisonError::into_inner);
+        in_force.retain(|plugin| plugin.strong_count() > 0);
+        let mut known = in_force.iter().filter_map(Weak::upgrade);
+        if let Some(same) = known.find(|plugin| plugin.told == *told) {
+            return Ok(same);
+        }
+        let new = Self::read(told).map_err(|e| format!("plugin {}: {e}", told.name))?;
+        let new = Arc::new(new);
+        in_force.push(Arc::downgrade(&new));
+        Ok(new)
+    }
+
+    fn read(told: &resource::Plugin) -> Result<Self, String> {
+        let usual = ScriptLimits::default();
+        let limits = ScriptLimits {
+            cpu: match bounded("cpuMs", told.cpu_ms, MAX_CPU_MS)? {
+                0 => usual.cpu,
+                ms => Duration::from_millis(ms.into()),
+            },
+            memory: match bounded("memoryKib", told.memory_kib, MAX_MEMORY_KIB)? {
+                0 => usual.memory,
+                kib => kib as usize * 1024,
+            },
+            calls: match bounded("calls", told.calls, MAX_CALLS)? {
+                0 => usual.calls,
+                calls => calls as usize,
+            },
+        };
+        let file = format!("{}.js", told.name);
+        let program = Program::read(&file, &told.source).map_err(|e| e.to_string())?;
+        let config = match told.config.as_str() {
+            "" => "null",
+            config => config,
+        };
+        ScriptEngine::start(&program, config, &limits).map_err(|e| e.to_string())?;
+        Ok(Self {
+            name: told.name.as_str().into(),
+            program,
+            config: config.to_owned(),
+            limits,
+            fail_open: told.fail_open,
+            told: told.clone(),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The service that a script means: in a cluster it is of a namespace, which the script leaves out.
+    pub fn service(&self, name: &str) -> Option<&str> {
+        let means = |known: &&str| {
+            let rest = known.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.services().find(means)
+    }
+
+    /// Services that it may ask.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.told.services.iter().map(String::as_str)
+    }
+}
+
+fn bounded(field: &str, value: u32, most: u32) -> Result<u32, String> {
+    match value <= most {
+        true => Ok(value),
+        false => Err(format!("{field} is at most {most}")),
+    }
+}
+
+/// The head of a request as plugins see it.
+pub fn request_head(draft: &Draft<'_>) -> Head {
+    let (method, target, _) = request_line(draft.head());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let host = draft.field("host").map(text).unwrap_or_default();
+    let mut head = Head::request(&text(method), &text(target), &host);
+    for (name, value) in tulle_http1::headers(draft.head()) {
+        head.push(name, value);
+    }
+    head
+}
+
+/// The head of a response as plugins see it.
+pub fn response_head(draft: &Draft<'_>) -> Head {
+    let mut head = Head::response(draft.status());
+    for (name, value) in tulle_http1::headers(draft.head()) {
+        head.push(name, value);
+    }
+    head
+}
+
+/// Does to a head what a plugin did to its own. All fields are written in one pass.
+pub fn edit(draft: &mut Draft<'_>, edits: &[HeadEdit]) {
+    let mut dropped: Vec<&str> = Vec::new();
+    let mut added: Vec<(&str, Vec<u8>)> = Vec::new();
+    let mut first = None;
+    for edit in edits {
+        match edit {
+            HeadEdit::Set(name, value) => {
+                dropped.push(name);
+                added.retain(|(other, _)| other != name);
+                added.push((name, bytes(value)));
+            }
+            HeadEdit::Append(name, value) => added.push((name, bytes(value))),
+            HeadEdit::Remove(name) => {
+                dropped.push(name);
+                added.retain(|(other, _)| other != name);
+            }
+            HeadEdit::Path(path) => {
+                let (method, _, version) = request_line(draft.head());
+                first = Some([method, b" ", path.as_bytes(), b" ", version].concat());
+            }
+            HeadEdit::Status(status) => {
+                let version = draft.head().get(..9).unwrap_or_default();
+                first = Some([version, status.to_string().as_bytes()].concat());
+            }
+        }
+    }
+    if dropped.is_empty() && added.is_empty() && first.is_none() {
+        return;
+    }
+    // Servers that map names to variables take `_` for `-`.
+    let plain = |byte: u8| match byte {
+        b'_' => b'-',
+        byte => byte.to_ascii_lowercase(),
+    };
+    let keep = |name: &[u8]| {
+        let is = |other: &&str| {
+            other.len() == name.len() && other.bytes().zip(name).all(|(a, b)| plain(a) == plain(*b))
+        };
+        !dropped.iter().any(is)
+    };
+    let added: Vec<(&str, &[u8])> = added.iter().map(|(n, v)| (*n, v.as_slice())).collect();
+    draft.edit(first.as_deref(), keep, &added);
+}
+
+/// A value as bytes: a character for each.
+pub fn bytes(value: &str) -> Vec<u8> {
+    value
+        .chars()
+        .map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?'))
+        .collect()
+}

@@ -1,0 +1,168 @@
+//! Calls under way: what each is about, what it wishes for, and what it answered.
+
+use crate::failure::{FailureCause, ScriptFailure};
+use crate::head::Head;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Names a call of one engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallId(pub(crate) u32);
+
+/// Names a wish of one engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WishId(pub(crate) u32);
+
+/// One end of a request.
+#[derive(Debug, Clone, Default)]
+pub struct Party {
+    /// SPIFFE id; empty: none.
+    pub identity: String,
+    /// Namespace; empty: not known.
+    pub namespace: String,
+    /// Service; empty: not known.
+    pub service: String,
+    /// Address; empty: not known.
+    pub address: String,
+}
+
+/// The request that a call is about.
+#[derive(Debug, Clone, Default)]
+pub struct Subject {
+    /// The request's head.
+    pub request: Head,
+    /// The response's head, once there is one.
+    pub response: Option<Head>,
+    /// The caller.
+    pub source: Party,
+    /// The destination.
+    pub destination: Party,
+}
+
+impl Subject {
+    /// A request with nothing else known.
+    pub fn new(request: Head) -> Self {
+        Self {
+            request,
+            ..Self::default()
+        }
+    }
+}
+
+/// An answer in place of the upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScriptAnswer {
+    /// Status.
+    pub status: u16,
+    /// Fields: names in lower case.
+    pub fields: Vec<(String, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+/// Something that a call waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Its name, for [`crate::ScriptEngine::settle`].
+    pub id: WishId,
+    /// Its kind.
+    pub kind: WishKind,
+}
+
+/// Kinds of wishes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WishKind {
+    /// So much time passes.
+    Timer(Duration),
+    /// A request through the mesh.
+    Fetch {
+        /// `service:port`, then the path.
+        target: String,
+        /// Method.
+        method: String,
+        /// Fields: names in lower case.
+        fields: Vec<(String, String)>,
+        /// Body.
+        body: Vec<u8>,
+        /// How long it may take.
+        timeout: Duration,
+    },
+}
+
+/// A call under way.
+#[derive(Default)]
+pub(crate) struct Call {
+    pub(crate) subject: Subject,
+    /// CPU time it has taken.
+    pub(crate) taken: Duration,
+    /// Whether the prelude holds something of it.
+    pub(crate) is_held: bool,
+    /// Wishes of this turn.
+    pub(crate) wishes: Vec<Wish>,
+    /// Wishes that are not settled.
+    pub(crate) waiting: Vec<WishId>,
+    /// How the hook ended.
+    pub(crate) end: Option<Result<Option<ScriptAnswer>, ScriptFailure>>,
+}
+
+/// Calls of an engine. What a script does is done to the call whose turn it is, or to one that it names.
+#[derive(Default)]
+pub(crate) struct Calls {
+    calls: RefCell<BTreeMap<u32, Call>>,
+    last: Cell<u32>,
+    last_wish: Cell<u32>,
+    /// The call whose turn it is.
+    pub(crate) current: Cell<u32>,
+}
+
+impl Calls {
+    pub(crate) fn begin(&self, subject: Subject, most: usize) -> Result<CallId, ScriptFailure> {
+        let mut calls = self.calls.borrow_mut();
+        if calls.len() >= most {
+            let text = format!("{most} calls of the plugin are under way");
+            return Err(ScriptFailure::new(FailureCause::Busy, text));
+        }
+        let mut id = self.last.get();
+        loop {
+            // 0 is none.
+            id = id.wrapping_add(1).max(1);
+            if !calls.contains_key(&id) {
+                break;
+            }
+        }
+        self.last.set(id);
+        calls.insert(
+            id,
+            Call {
+                subject,
+                ..Call::default()
+            },
+        );
+        Ok(CallId(id))
+    }
+
+    pub(crate) fn end(&self, id: CallId) -> Option<Call> {
+        self.calls.borrow_mut().remove(&id.0)
+    }
+
+    /// Does something with a call; `None`: it has ended.
+    pub(crate) fn with<R>(&self, id: u32, then: impl FnOnce(&mut Call) -> R) -> Option<R> {
+        self.calls.borrow_mut().get_mut(&id).map(then)
+    }
+
+    /// Notes a wish of the call whose turn it is.
+    pub(crate) fn wish(&self, kind: WishKind, most: usize) -> Result<WishId, String> {
+        let id = WishId(self.last_wish.get().wrapping_add(1));
+        let noted = self.with(self.current.get(), |call| {
+            if call.waiting.len() >= most {
+                return Err(format!("a call may wait for {most} things at once"));
+            }
+            call.waiting.push(id);
+            call.wishes.push(Wish { id, kind });
+            Ok(id)
+        });
+        self.last_wish.set(id.0);
+        noted.unwrap_or_else(|| Err("there is no request that waits".to_owned()))
+    }
+}

@@ -1,0 +1,410 @@
+//! One plugin on one worker: its program started once, and its hooks run call by call, turn by turn.
+
+use crate::bounds::{Meter, ScriptLimits};
+use crate::call::{Call, CallId, Calls, ScriptAnswer, Subject, Wish, WishId};
+use crate::failure::{FailureCause, ScriptFailure};
+use crate::head::{Head, HeadEdit};
+use crate::host::{self, Console};
+use crate::program::Program;
+use crate::sandbox::Sandbox;
+use rquickjs::context::intrinsic::{
+    Date, Eval, Json, MapSet, Promise, RegExp, RegExpCompiler, TypedArrays,
+};
+use rquickjs::function::IntoArgs;
+use rquickjs::{CatchResultExt, CaughtError, Ctx, Function, Module, Object, Persistent};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The objects and functions of plugins beside the language.
+const PRELUDE: &str = include_str!("prelude.js");
+/// How long a plugin may take to start. It happens once, and on a request's time.
+const START: Duration = Duration::from_millis(100);
+
+/// Hooks of a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// A request, before it is forwarded.
+    Request,
+    /// The head of its response.
+    Response,
+    /// Its end.
+    Log,
+}
+
+impl Hook {
+    /// All hooks.
+    pub const ALL: [Self; 3] = [Self::Request, Self::Response, Self::Log];
+
+    /// The name of the function that a plugin exports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Request => "onRequest",
+            Self::Response => "onResponse",
+            Self::Log => "onLog",
+        }
+    }
+}
+
+/// The answer to a fetch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Status; 0: a timer.
+    pub status: u16,
+    /// Fields: names in lower case.
+    pub fields: Vec<(String, String)>,
+    /// Body.
+    pub body: Vec<u8>,
+}
+
+/// How a turn of a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// The hook is done; it may have answered.
+    Done(Option<ScriptAnswer>),
+    /// It waits. These are its new wishes; a turn may have none while older ones are open.
+    Waits(Vec<Wish>),
+    /// It failed.
+    Failed(ScriptFailure),
+}
+
+/// A started plugin. Not for several threads.
+pub struct ScriptEngine {
+    calls: Rc<Calls>,
+    limits: ScriptLimits,
+    hooks: [bool; 3],
+    spoilt: Cell<bool>,
+    // Dropped before the sandbox that they belong to.
+    run: Persistent<Function<'static>>,
+    settle: Persistent<Function<'static>>,
+    drop_call: Persistent<Function<'static>>,
+    sandbox: Sandbox,
+}
+
+impl ScriptEngine {
+    /// Starts a plugin. `config` is JSON. Its lines of `console` go nowhere; see [`Self::start_with`].
+    ///
+    /// # Errors
+    /// The plugin throws, or exceeds its limits, while it starts.
+    pub fn start(
+        program: &Program,
+        config: &str,
+        limits: &ScriptLimits,
+    ) -> Result<Self, ScriptFailure> {
+        Self::start_with(program, config, limits, Rc::new(|_, _| {}))
+    }
+
+    /// Starts a plugin. `console` gets level and text of each line that it writes.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(
+        program: &Program,
+        config: &str,
+        limits: &ScriptLimits,
+        console: Console,
+    ) -> Result<Self, ScriptFailure> {
+        type Language = (
+            Date,
+            Eval,
+            RegExpCompiler,
+            RegExp,
+            Json,
+            MapSet,
+            TypedArrays,
+            Promise,
+        );
+        let sandbox = Sandbox::new::<Language>(limits.memory)?;
+        let (calls, meter) = (Rc::new(Calls::default()), sandbox.meter().clone());
+        meter.start(START);
+        let started = sandbox.context().with(|ctx| {
+            let started = begin(&ctx, program, config, &calls, console);
+            started.map_err(|error| told(&error, program, &meter))
+        });
+        meter.stop();
+        let ([run, settle, drop_call], hooks) = started?;
+        Ok(Self {
+            calls,
+            limits: limits.clone(),
+            hooks,
+            spoilt: Cell::new(false),
+            run,
+            settle,
+            drop_call,
+            sandbox,
+        })
+    }
+
+    /// Whether the plugin has this hook.
+    pub fn has(&self, hook: Hook) -> bool {
+        self.hooks.get(hook as usize).copied().unwrap_or_default()
+    }
+
+    /// Whether a limit was exceeded, so that its state may be halfway: start another one.
+    pub fn is_spoilt(&self) -> bool {
+        self.spoilt.get()
+    }
+
+    /// Memory in use, in bytes.
+    pub fn memory(&self) -> usize {
+        let used = self.sandbox.context().runtime().memory_usage();
+        usize::try_from(used.malloc_size).unwrap_or_default()
+    }
+
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// [`FailureCause::Busy`]: too many are under way.
+    pub fn begin(&self, subject: Subject) -> Result<CallId, ScriptFailure> {
+        self.calls.begin(subject, self.limits.calls)
+    }
+
+    /// Gives a call the head of its response.
+    pub fn respond(&self, call: CallId, response: Head) {
+        let then = |call: &mut Call| call.subject.response = Some(response);
+        self.calls.with(call.0, then);
+    }
+
+    /// Reads what a call has changed of its request.
+    pub fn request_edits(&self, call: CallId, read: impl FnOnce(&[HeadEdit])) {
+        let request = |call: &mut Call| read(call.subject.request.edits());
+        self.calls.with(call.0, request);
+    }
+
+    /// Reads what a call has changed of its response.
+    pub fn response_edits(&self, call: CallId, read: impl FnOnce(&[HeadEdit])) {
+        let response = |call: &mut Call| call.subject.response.as_ref().map(|r| read(r.edits()));
+        self.calls.with(call.0, response);
+    }
+
+    /// Runs a hook of a call.
+    pub fn run(&self, call: CallId, hook: Hook) -> Turn {
+        if !self.has(hook) {
+            return Turn::Done(None);
+        }
+        // With another hook to come the plugin's context of the call is held until its end.
+        let hold = self.hooks.iter().filter(|has| **has).count() > 1;
+        self.calls.with(call.0, |call| {
+            call.end = None;
+            call.is_held |= hold;
+        });
+        self.turn(call, &self.run, (call.0, hook.name(), hold))
+    }
+
+    /// Settles a wish of a call, which goes on.
+    pub fn settle(&self, call: CallId, wish: WishId, result: Result<Fetched, String>) -> Turn {
+        let open = self.calls.with(call.0, |call| {
+            let open = call.waiting.len();
+            call.waiting.retain(|other| *other != wish);
+            call.waiting.len() < open
+        });
+        if open != Some(true) {
+            return Turn::Waits(Vec::new());
+        }
+        let (failed, fetched) = match result {
+            Ok(fetched) => (None, fetched),
+            Err(why) => (Some(why), Fetched::default()),
+        };
+        let Fetched {
+            status,
+            fields,
+            body,
+        } = fetched;
+        let fields: Vec<Vec<String>> = fields.into_iter().map(|(n, v)| vec![n, v]).collect();
+        self.turn(call, &self.settle, (wish.0, failed, status, fields, body))
+    }
+
+    /// Ends a call; what its subject has become. `None`: it had ended.
+    pub fn end(&self, call: CallId) -> Option<Subject> {
+        let ended = self.calls.end(call)?;
+        if ended.is_held {
+            self.sandbox.context().with(|ctx| {
+                let drop_call = self.drop_call.clone().restore(&ctx);
+                // It deletes from a map, which cannot fail.
+                let _ = drop_call.and_then(|drop_call| drop_call.call::<_, ()>((call.0,)));
+            });
+        }
+        Some(ended.subject)
+    }
+
+    fn turn<A>(&self, id: CallId, function: &Persistent<Function<'static>>, args: A) -> Turn
+    where
+        A: for<'a> IntoArgs<'a>,
+    {
+        let taken = self.calls.with(id.0, |call| call.taken).unwrap_or_default();
+        self.calls.current.set(id.0);
+        self.sandbox
+            .meter()
+            .start(self.limits.cpu.saturating_sub(taken));
+        let done = self.sandbox.context().with(|ctx| {
+            let called = function
+                .clone()
+                .restore(&ctx)
+                .and_then(|function| function.call::<A, ()>(args));
+            let called = called.catch(&ctx).map_err(|error| said(&error));
+            // Functions that awaited go on, one step at a time.
+            while called.is_ok() && ctx.execute_pending_job() && !self.sandbox.meter().is_up() {}
+            drop(ctx.catch());
+            called
+        });
+        let exceeded = self.sandbox.meter().was_exceeded();
+        let took = self.sandbox.meter().stop();
+        self.calls.current.set(0);
+        let state = self.calls.with(id.0, |call| {
+            call.taken += took;
+            let waits = !call.waiting.is_empty();
+            (call.end.take(), std::mem::take(&mut call.wishes), waits)
+        });
+        let Some((end, wishes, waits)) = state else {
+            return Turn::Failed(ScriptFailure::new(
+                FailureCause::Thrown,
+                "the call has ended",
+            ));
+        };
+        let failure = match (done, end) {
+            _ if exceeded => {
+                let ms = self.limits.cpu.as_secs_f64() * 1e3;
+                ScriptFailure::new(
+                    FailureCause::Time,
+                    format!("it took more than {ms} ms of CPU"),
+                )
+            }
+            (Err(text), _) => self.failure(text),
+            (Ok(()), Some(Ok(answer))) => return Turn::Done(answer),
+            (Ok(()), Some(Err(failure))) => self.failure(failure.text),
+            (Ok(()), None) if waits => return Turn::Waits(wishes),
+            (Ok(()), None) => {
+                let text = "it waits for a promise that nothing settles";
+                ScriptFailure::new(FailureCause::Thrown, text)
+            }
+        };
+        if failure.cause != FailureCause::Thrown {
+            self.spoilt.set(true);
+        }
+        Turn::Failed(failure)
+    }
+
+    fn failure(&self, text: String) -> ScriptFailure {
+        let cause = match text.contains(NO_MEMORY) {
+            true => FailureCause::Memory,
+            false => FailureCause::Thrown,
+        };
+        ScriptFailure::new(cause, text)
+    }
+}
+
+/// The engine's error when a plugin has no more memory.
+const NO_MEMORY: &str = "out of memory";
+
+/// `run`, `settle` and `drop` of the prelude, and which hooks there are.
+type Started = ([Persistent<Function<'static>>; 3], [bool; 3]);
+
+/// An error while a plugin starts.
+enum Failed {
+    Said(String),
+    TopLevelAwait,
+}
+
+fn begin(
+    ctx: &Ctx<'_>,
+    program: &Program,
+    config: &str,
+    calls: &Rc<Calls>,
+    console: Console,
+) -> Result<Started, Failed> {
+    let say = |e: rquickjs::Error| Failed::Said(said(&CaughtError::from_error(ctx, e)));
+    let host = host::functions(ctx, calls, console).map_err(say)?;
+    let config = ctx.json_parse(config).map_err(say)?;
+    let prelude = evaluate(ctx, "tulle", PRELUDE)?;
+    let install: Function<'_> = prelude.get("default").map_err(say)?;
+    let made: Object<'_> = install.call((host, config)).map_err(say)?;
+    let plugin = evaluate(ctx, &program.name, &program.source)?;
+    let mut hooks = [false; 3];
+    for (hook, has) in Hook::ALL.iter().zip(&mut hooks) {
+        let exported: rquickjs::Value<'_> = plugin.get(hook.name()).map_err(say)?;
+        *has = exported.is_function();
+        if !exported.is_function() && !exported.is_undefined() {
+            let text = format!("{} is not a function", hook.name());
+            return Err(Failed::Said(text));
+        }
+    }
+    for key in plugin.keys::<String>() {
+        let key = key.map_err(say)?;
+        let known = Hook::ALL.iter().any(|hook| hook.name() == key);
+        // A hook with a slip in its name would never run.
+        if key.starts_with("on") && !known {
+            let hooks = Hook::ALL.map(Hook::name).join(", ");
+            return Err(Failed::Said(format!("{key} is no hook: there are {hooks}")));
+        }
+    }
+    let hold: Function<'_> = made.get("hold").map_err(say)?;
+    hold.call::<_, ()>((plugin,)).map_err(say)?;
+    let function = |name: &str| {
+        let function: Function<'_> = made.get(name).map_err(say)?;
+        Ok(Persistent::save(ctx, function))
+    };
+    Ok((
+        [function("run")?, function("settle")?, function("drop")?],
+        hooks,
+    ))
+}
+
+/// Evaluates a module; what it exports.
+fn evaluate<'js>(ctx: &Ctx<'js>, name: &str, source: &str) -> Result<Object<'js>, Failed> {
+    let say = |e: rquickjs::Error| Failed::Said(said(&CaughtError::from_error(ctx, e)));
+    let module = Module::declare(ctx.clone(), name, source).map_err(say)?;
+    let (module, promise) = module.eval().map_err(say)?;
+    while promise.result::<()>().is_none() && ctx.execute_pending_job() {}
+    match promise.result::<()>() {
+        Some(result) => result.map_err(say)?,
+        None => return Err(Failed::TopLevelAwait),
+    }
+    module.namespace().map_err(say)
+}
+
+fn told(failed: &Failed, program: &Program, meter: &Meter) -> ScriptFailure {
+    let name = &program.name;
+    match failed {
+        _ if meter.was_exceeded() => ScriptFailure::new(
+            FailureCause::Time,
+            format!("{name}: it took more than {START:?} to start"),
+        ),
+        Failed::TopLevelAwait => ScriptFailure::new(
+            FailureCause::Thrown,
+            format!("{name}: it awaits something before a request is there"),
+        ),
+        Failed::Said(text) => {
+            let cause = match text.contains(NO_MEMORY) {
+                true => FailureCause::Memory,
+                false => FailureCause::Thrown,
+            };
+            ScriptFailure::new(cause, text.clone())
+        }
+    }
+}
+
+/// An error as a person reads it: `TypeError: …  at onRequest (a.js:3:7)`.
+fn said(error: &CaughtError<'_>) -> String {
+    match error {
+        CaughtError::Exception(exception) => {
+            let kind: Option<String> = exception.as_object().get("name").ok();
+            let message = exception.message().unwrap_or_default();
+            let stack = exception.stack().unwrap_or_default();
+            let place = stack
+                .lines()
+                .map(str::trim)
+                .find(|line| !line.contains("tulle:"));
+            let place = place.filter(|place| !place.is_empty());
+            let kind = kind.unwrap_or_else(|| "Error".to_owned());
+            match place {
+                Some(place) => format!("{kind}: {message} {place}"),
+                None => format!("{kind}: {message}"),
+            }
+        }
+        CaughtError::Value(value) => {
+            let text = value.as_string().and_then(|text| text.to_string().ok());
+            text.unwrap_or_else(|| format!("{} was thrown", value.type_name()))
+        }
+        CaughtError::Error(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,42 @@
+//! Why a plugin did not do its work.
+
+use std::fmt;
+
+/// The cause of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureCause {
+    /// It threw, or returned what a hook may not return.
+    Thrown,
+    /// It took more time than it may.
+    Time,
+    /// It needs more memory than it may have.
+    Memory,
+    /// As many calls as it may have are under way.
+    Busy,
+}
+
+/// A failed call, or a plugin that cannot start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptFailure {
+    /// The cause.
+    pub cause: FailureCause,
+    /// The error, and where in the source it arose.
+    pub text: String,
+}
+
+impl ScriptFailure {
+    pub(crate) fn new(cause: FailureCause, text: impl Into<String>) -> Self {
+        Self {
+            cause,
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for ScriptFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for ScriptFailure {}

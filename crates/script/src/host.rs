@@ -1,0 +1,362 @@
+//! Functions that the prelude calls: over the heads of calls, and the few that a language without a host lacks.
+
+use crate::call::{Calls, Party, ScriptAnswer, WishKind};
+use crate::failure::{FailureCause, ScriptFailure};
+use crate::head::Head;
+use aws_lc_rs::{constant_time, digest, hmac};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rquickjs::function::Func;
+use rquickjs::{Ctx, Exception, Object, Result, TypedArray};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+use tulle_model::resource::is_protected_header;
+
+/// Wishes of a call at once.
+const WISHES: usize = 16;
+/// Longest wait of a plugin.
+const LONGEST: Duration = Duration::from_secs(30);
+/// The largest answer of a plugin in bytes.
+const BODY: usize = 1 << 20;
+/// The longest name of a field in bytes, and the longest value.
+const FIELD: [usize; 2] = [256, 8192];
+
+/// Where lines of `console` go: level, text.
+pub(crate) type Console = Rc<dyn Fn(&str, &str)>;
+
+/// The request's head or the response's.
+fn head<R>(
+    ctx: &Ctx<'_>,
+    calls: &Calls,
+    (call, response): (u32, bool),
+    then: impl FnOnce(&mut Head) -> R,
+) -> Result<R> {
+    let done = calls.with(call, |call| match response {
+        false => Some(then(&mut call.subject.request)),
+        true => call.subject.response.as_mut().map(then),
+    });
+    done.flatten()
+        .ok_or_else(|| Exception::throw_type(ctx, "this request has ended"))
+}
+
+/// A name and value that may be set, or an error that says why not.
+fn checked(ctx: &Ctx<'_>, name: String, value: String) -> Result<(String, String)> {
+    let refuse = |text: String| Err(Exception::throw_type(ctx, &text));
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let name = name.to_ascii_lowercase();
+    if name.is_empty() || name.len() > FIELD[0] || !name.bytes().all(token) {
+        return refuse(format!("{name:?} is no name of a header"));
+    }
+    if is_protected_header(&name) {
+        return refuse(format!("{name} is the proxy's: a plugin cannot change it"));
+    }
+    let value = value.trim_matches([' ', '\t']).to_owned();
+    let fits = |c: char| c == '\t' || (c >= ' ' && c <= '\u{ff}' && c != '\u{7f}');
+    if value.len() > FIELD[1] || !value.chars().all(fits) {
+        return refuse(format!("the value of {name} cannot be a header's"));
+    }
+    Ok((name, value))
+}
+
+/// Identity, namespace, service and address.
+fn words(party: &Party) -> Vec<String> {
+    let Party {
+        identity,
+        namespace,
+        service,
+        address,
+    } = party.clone();
+    vec![identity, namespace, service, address]
+}
+
+fn algorithm<'a>(name: &str) -> Option<(&'a digest::Algorithm, hmac::Algorithm)> {
+    Some(match name {
+        "SHA-256" => (&digest::SHA256, hmac::HMAC_SHA256),
+        "SHA-384" => (&digest::SHA384, hmac::HMAC_SHA384),
+        "SHA-512" => (&digest::SHA512, hmac::HMAC_SHA512),
+        _ => return None,
+    })
+}
+
+fn known<'a>(ctx: &Ctx<'_>, name: &str) -> Result<(&'a digest::Algorithm, hmac::Algorithm)> {
+    algorithm(name).ok_or_else(|| {
+        let text = format!("{name}: there are SHA-256, SHA-384 and SHA-512");
+        Exception::throw_type(ctx, &text)
+    })
+}
+
+/// A copy of an array's bytes.
+#[allow(
+    unsafe_code,
+    reason = "the engine's memory is read, and no safe function of the binding copies it"
+)]
+fn bytes(ctx: &Ctx<'_>, array: &TypedArray<'_, u8>) -> Result<Vec<u8>> {
+    // SAFETY: the slice is copied and gone before any script runs that could change or free it.
+    let bytes = unsafe { array.as_bytes() }.map(<[u8]>::to_vec);
+    bytes.ok_or_else(|| Exception::throw_type(ctx, "the bytes are gone"))
+}
+
+/// Makes all of them.
+pub(crate) fn functions<'js>(
+    ctx: &Ctx<'js>,
+    calls: &Rc<Calls>,
+    console: Console,
+) -> Result<Object<'js>> {
+    let host = Object::new(ctx.clone())?;
+    heads(&host, calls)?;
+    ends(&host, calls)?;
+    wishes(&host, calls)?;
+    texts(&host)?;
+    ciphers(&host)?;
+    host.set(
+        "log",
+        Func::from(move |level: String, text: String| console(&level, &text)),
+    )?;
+    let now = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.unwrap_or_default().as_secs_f64() * 1e3
+    };
+    host.set("now", Func::from(now))?;
+    Ok(host)
+}
+
+fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    let of = calls.clone();
+    let part = move |ctx: Ctx<'_>, call: u32, response: bool, what: String| {
+        head(&ctx, &of, (call, response), |head| match &*what {
+            "method" => head.method.clone(),
+            "path" => head.path.clone(),
+            "host" => head.host.clone(),
+            _ => head.status.to_string(),
+        })
+    };
+    host.set("part", Func::from(part))?;
+    let of = calls.clone();
+    let field = move |ctx: Ctx<'_>, call: u32, response: bool, name: String| {
+        let name = name.to_ascii_lowercase();
+        head(&ctx, &of, (call, response), |head| head.field(&name))
+    };
+    host.set("field", Func::from(field))?;
+    let of = calls.clone();
+    let fields = move |ctx: Ctx<'_>, call: u32, response: bool| {
+        head(&ctx, &of, (call, response), |head| {
+            let each = head
+                .fields()
+                .map(|(name, value)| vec![name.to_owned(), value.to_owned()]);
+            each.collect::<Vec<_>>()
+        })
+    };
+    host.set("fields", Func::from(fields))?;
+    let of = calls.clone();
+    let edit =
+        move |ctx: Ctx<'_>, call: u32, response: bool, add: bool, name: String, value: String| {
+            let (name, value) = checked(&ctx, name, value)?;
+            head(&ctx, &of, (call, response), |head| match add {
+                true => head.append(name, value),
+                false => head.set(name, value),
+            })
+        };
+    host.set("edit", Func::from(edit))?;
+    let of = calls.clone();
+    let remove = move |ctx: Ctx<'_>, call: u32, response: bool, name: String| {
+        let (name, _) = checked(&ctx, name, String::new())?;
+        head(&ctx, &of, (call, response), |head| head.remove(name))
+    };
+    host.set("remove", Func::from(remove))?;
+    let of = calls.clone();
+    let path = move |ctx: Ctx<'_>, call: u32, path: String| {
+        let fits = |b: u8| b > b' ' && b < 0x7f && b != b'#';
+        if !path.starts_with('/') || path.len() > 8192 || !path.bytes().all(fits) {
+            let text = "a path begins with / and has no blanks, control characters and letters beyond ASCII";
+            return Err(Exception::throw_type(&ctx, text));
+        }
+        let set = head(&ctx, &of, (call, false), |head| {
+            let has_one = head.path.starts_with('/');
+            if has_one {
+                head.set_path(path);
+            }
+            has_one
+        })?;
+        match set {
+            true => Ok(()),
+            // CONNECT and `OPTIONS *`.
+            false => Err(Exception::throw_type(&ctx, "this request has no path")),
+        }
+    };
+    host.set("setPath", Func::from(path))?;
+    let of = calls.clone();
+    let status = move |ctx: Ctx<'_>, call: u32, status: u16| {
+        if !(200..600).contains(&status) {
+            return Err(Exception::throw_range(
+                &ctx,
+                "a status is between 200 and 599",
+            ));
+        }
+        let bare = |status: u16| matches!(status, 0..=199 | 204 | 205 | 304);
+        let changed = head(&ctx, &of, (call, true), |head| {
+            let fits = !bare(status) && !bare(head.status);
+            if fits {
+                head.set_status(status);
+            }
+            fits
+        })?;
+        match changed {
+            true => Ok(()),
+            // Where the body ends follows from it (RFC 9112, section 6.3).
+            false => Err(Exception::throw_type(
+                &ctx,
+                "a status without content (204, 205, 304) is not changed, and no other becomes one",
+            )),
+        }
+    };
+    host.set("setStatus", Func::from(status))?;
+    let of = calls.clone();
+    let party = move |call: u32, source: bool| {
+        let found = of.with(call, |call| match source {
+            true => words(&call.subject.source),
+            false => words(&call.subject.destination),
+        });
+        found.unwrap_or_default()
+    };
+    host.set("party", Func::from(party))?;
+    Ok(())
+}
+
+fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    let of = calls.clone();
+    let done = move |call: u32| {
+        of.with(call, |call| call.end = Some(Ok(None)));
+    };
+    host.set("done", Func::from(done))?;
+    let of = calls.clone();
+    let failed = move |call: u32, text: String| {
+        let failure = ScriptFailure::new(FailureCause::Thrown, text);
+        of.with(call, |call| call.end = Some(Err(failure)));
+    };
+    host.set("failed", Func::from(failed))?;
+    let of = calls.clone();
+    let answer = move |ctx: Ctx<'_>,
+                       call: u32,
+                       status: u16,
+                       fields: Vec<Vec<String>>,
+                       body: TypedArray<'_, u8>| {
+        if !(200..600).contains(&status) {
+            return Err(Exception::throw_range(
+                &ctx,
+                "a status is between 200 and 599",
+            ));
+        }
+        let body = bytes(&ctx, &body)?;
+        if body.len() > BODY {
+            return Err(Exception::throw_range(&ctx, "an answer has at most 1 MiB"));
+        }
+        let mut all = Vec::new();
+        for field in fields {
+            let [name, value]: [String; 2] = field.try_into().unwrap_or_default();
+            all.push(checked(&ctx, name, value)?);
+        }
+        let answer = ScriptAnswer {
+            status,
+            fields: all,
+            body,
+        };
+        of.with(call, |call| call.end = Some(Ok(Some(answer))));
+        Ok(())
+    };
+    host.set("answer", Func::from(answer))?;
+    Ok(())
+}
+
+fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    let of = calls.clone();
+    let timer = move |ctx: Ctx<'_>, ms: f64| {
+        let time = Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(LONGEST);
+        let wish = of.wish(WishKind::Timer(time.min(LONGEST)), WISHES);
+        wish.map(|id| id.0)
+            .map_err(|why| Exception::throw_range(&ctx, &why))
+    };
+    host.set("timer", Func::from(timer))?;
+    let of = calls.clone();
+    let fetch = move |ctx: Ctx<'_>,
+                      target: String,
+                      method: String,
+                      fields: Vec<Vec<String>>,
+                      body: TypedArray<'_, u8>,
+                      ms: f64| {
+        let mut all = Vec::new();
+        for field in fields {
+            let [name, value]: [String; 2] = field.try_into().unwrap_or_default();
+            all.push(checked(&ctx, name, value)?);
+        }
+        let timeout = Duration::try_from_secs_f64(ms.max(1.0) / 1e3).unwrap_or(LONGEST);
+        let kind = WishKind::Fetch {
+            target,
+            method,
+            fields: all,
+            body: bytes(&ctx, &body)?,
+            timeout: timeout.min(LONGEST),
+        };
+        let wish = of.wish(kind, WISHES);
+        wish.map(|id| id.0)
+            .map_err(|why| Exception::throw_range(&ctx, &why))
+    };
+    host.set("fetch", Func::from(fetch))?;
+    Ok(())
+}
+
+fn texts(host: &Object<'_>) -> Result<()> {
+    fn encode(ctx: Ctx<'_>, text: String) -> Result<TypedArray<'_, u8>> {
+        TypedArray::new(ctx, text.into_bytes())
+    }
+    fn decode(ctx: Ctx<'_>, array: TypedArray<'_, u8>, fatal: bool) -> Result<String> {
+        match String::from_utf8(bytes(&ctx, &array)?) {
+            Ok(text) => Ok(text),
+            Err(_) if fatal => Err(Exception::throw_type(&ctx, "the bytes are not UTF-8")),
+            Err(error) => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
+        }
+    }
+    fn to_base64(ctx: Ctx<'_>, array: TypedArray<'_, u8>) -> Result<String> {
+        Ok(BASE64_STANDARD.encode(bytes(&ctx, &array)?))
+    }
+    fn from_base64(ctx: Ctx<'_>, text: String) -> Result<TypedArray<'_, u8>> {
+        let text: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+        match BASE64_STANDARD.decode(text) {
+            Ok(bytes) => TypedArray::new(ctx, bytes),
+            Err(error) => Err(Exception::throw_type(&ctx, &error.to_string())),
+        }
+    }
+    host.set("encode", Func::from(encode))?;
+    host.set("decode", Func::from(decode))?;
+    host.set("toBase64", Func::from(to_base64))?;
+    host.set("fromBase64", Func::from(from_base64))
+}
+
+fn ciphers(host: &Object<'_>) -> Result<()> {
+    fn hash<'js>(
+        ctx: Ctx<'js>,
+        name: String,
+        data: TypedArray<'js, u8>,
+    ) -> Result<TypedArray<'js, u8>> {
+        let (algorithm, _) = known(&ctx, &name)?;
+        let made = digest::digest(algorithm, &bytes(&ctx, &data)?);
+        TypedArray::new(ctx, made.as_ref())
+    }
+    fn sign<'js>(
+        ctx: Ctx<'js>,
+        name: String,
+        key: TypedArray<'js, u8>,
+        data: TypedArray<'js, u8>,
+    ) -> Result<TypedArray<'js, u8>> {
+        let (_, algorithm) = known(&ctx, &name)?;
+        let key = hmac::Key::new(algorithm, &bytes(&ctx, &key)?);
+        let made = hmac::sign(&key, &bytes(&ctx, &data)?);
+        TypedArray::new(ctx, made.as_ref())
+    }
+    fn equal(ctx: Ctx<'_>, a: TypedArray<'_, u8>, b: TypedArray<'_, u8>) -> Result<bool> {
+        let same = constant_time::verify_slices_are_equal(&bytes(&ctx, &a)?, &bytes(&ctx, &b)?);
+        Ok(same.is_ok())
+    }
+    host.set("digest", Func::from(hash))?;
+    host.set("sign", Func::from(sign))?;
+    host.set("equal", Func::from(equal))
+}

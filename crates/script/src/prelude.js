@@ -1,0 +1,380 @@
+// What a plugin finds beside the language: the objects of its hooks, and the functions of the mesh. `host` asks the
+// proxy, and a plugin cannot reach it. This is evaluated first, so a plugin changes nothing of what is used here.
+
+// One call of these may take any time: they go over as many elements as an object says it has, or search a text for another
+// at every place, and look at no clock meanwhile.
+const MOST = 65536;
+const { apply, getPrototypeOf } = Reflect;
+const { defineProperty, getOwnPropertyDescriptor, freeze } = Object;
+const { isArray } = Array;
+const [TooMany, Wrong, text, number] = [RangeError, TypeError, String, Number];
+
+function bounded(owner, name, fits) {
+  const before = getOwnPropertyDescriptor(owner, name);
+  if (typeof before?.value !== "function") return;
+  const original = before.value;
+  const now = {
+    [name](...given) {
+      if (!fits(this, given)) throw new TooMany(`${name}: more than ${MOST} elements`);
+      return apply(original, this, given);
+    },
+  };
+  defineProperty(owner, name, { ...before, value: now[name] });
+}
+
+const few = (self) => !(number(self?.length) > MOST);
+for (const name of [
+  "copyWithin", "every", "fill", "filter", "find", "findIndex", "findLast", "findLastIndex", 
+  "forEach", "includes", "indexOf", "join", "lastIndexOf", "map", "pop", "push", "reduce", "reduceRight", "reverse", "shift",
+  "slice", "some", "sort", "splice", "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
+]) {
+  bounded(Array.prototype, name, few);
+}
+bounded(Array.prototype, "concat", (self, given) => {
+  for (let at = 0; at < given.length; at++) if (!few(given[at])) return false;
+  return few(self);
+});
+// What is in a list may be long, too: these are written anew, in steps that are counted.
+const flatten = (list, depth, into) => {
+  for (let at = 0; at < number(list.length); at++) {
+    if (!(at in list)) continue;
+    if (depth > 0 && isArray(list[at])) flatten(list[at], depth - 1, into);
+    else into[into.length] = list[at];
+  }
+  return into;
+};
+const written = {
+  flat(depth = 1) {
+    return flatten(this, number(depth), []);
+  },
+  flatMap(then, self) {
+    return flatten(apply(map, this, [then, self]), 1, []);
+  },
+};
+const { map } = Array.prototype;
+for (const name of ["flat", "flatMap"]) {
+  defineProperty(Array.prototype, name, { ...getOwnPropertyDescriptor(Array.prototype, name), value: written[name] });
+}
+// The same of what is written as JSON: with a function for each value the engine looks at the clock.
+const { stringify } = JSON;
+JSON.stringify = (value, replacer, space) => {
+  if (isArray(replacer)) throw new Wrong("JSON.stringify: a list of names is not supported, write a function");
+  return stringify(value, typeof replacer === "function" ? replacer : (_, one) => one, space);
+};
+// Texts are searched place by place.
+const short = (self, [part]) => text(self).length * (typeof part === "string" ? part.length : 1) <= MOST * 64;
+for (const name of ["includes", "indexOf", "lastIndexOf", "replace", "replaceAll", "split"]) {
+  bounded(String.prototype, name, short);
+}
+
+// A text is no program, and nobody waits for another thread.
+const noProgram = () => {
+  throw new Wrong("a plugin cannot make programs of texts");
+};
+for (const made of [() => {}, async () => {}, function* () {}, async function* () {}]) {
+  defineProperty(getPrototypeOf(made), "constructor", { value: noProgram, writable: false, configurable: false });
+}
+// The engine runs them while it makes an error of its own, and the first one leaks.
+for (const name of ["stackTraceLimit", "prepareStackTrace", "captureStackTrace"]) delete Error[name];
+for (const name of ["eval", "Function", "Atomics", "SharedArrayBuffer", "BigInt", "BigInt64Array", "BigUint64Array"]) {
+  delete globalThis[name];
+}
+for (const name of ["getBigInt64", "getBigUint64", "setBigInt64", "setBigUint64"]) delete DataView.prototype[name];
+
+export default function install(host, config) {
+  const bytesOf = (body) => {
+    if (body === undefined || body === null) return new Uint8Array(0);
+    if (body instanceof Uint8Array) return body;
+    if (body instanceof ArrayBuffer) return new Uint8Array(body);
+    if (ArrayBuffer.isView(body)) return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
+    return host.encode(text(body));
+  };
+  const pairsOf = (fields) => {
+    if (fields === undefined || fields === null) return [];
+    const pairs = typeof fields[Symbol.iterator] === "function" ? [...fields] : Object.entries(fields);
+    return pairs.map(([name, value]) => [text(name), text(value)]);
+  };
+
+  // Fields of a head that the proxy has.
+  class Headers {
+    #call;
+    #response;
+    constructor(call, response) {
+      this.#call = call;
+      this.#response = response;
+    }
+    get(name) {
+      return host.field(this.#call, this.#response, text(name)) ?? null;
+    }
+    has(name) {
+      return this.get(name) !== null;
+    }
+    set(name, value) {
+      host.edit(this.#call, this.#response, false, text(name), text(value));
+    }
+    append(name, value) {
+      host.edit(this.#call, this.#response, true, text(name), text(value));
+    }
+    delete(name) {
+      host.remove(this.#call, this.#response, text(name));
+    }
+    *entries() {
+      yield* host.fields(this.#call, this.#response);
+    }
+    *keys() {
+      for (const [name] of this.entries()) yield name;
+    }
+    *values() {
+      for (const [, value] of this.entries()) yield value;
+    }
+    forEach(then) {
+      for (const [name, value] of this.entries()) then(value, name, this);
+    }
+    [Symbol.iterator]() {
+      return this.entries();
+    }
+  }
+
+  class Request {
+    #call;
+    #headers;
+    constructor(call) {
+      this.#call = call;
+    }
+    get method() {
+      return host.part(this.#call, false, "method");
+    }
+    get path() {
+      return host.part(this.#call, false, "path");
+    }
+    set path(path) {
+      host.setPath(this.#call, text(path));
+    }
+    get host() {
+      return host.part(this.#call, false, "host");
+    }
+    get headers() {
+      return (this.#headers ??= new Headers(this.#call, false));
+    }
+  }
+
+  class UpstreamResponse {
+    #call;
+    #headers;
+    constructor(call) {
+      this.#call = call;
+    }
+    get status() {
+      return number(host.part(this.#call, true, "status"));
+    }
+    set status(status) {
+      host.setStatus(this.#call, number(status));
+    }
+    get headers() {
+      return (this.#headers ??= new Headers(this.#call, true));
+    }
+  }
+
+  const party = ([identity, namespace, service, address]) => freeze({ identity, namespace, service, address });
+
+  class Context {
+    #call;
+    state = {};
+    constructor(call) {
+      this.#call = call;
+    }
+    get config() {
+      return config;
+    }
+    get source() {
+      return party(host.party(this.#call, true));
+    }
+    get destination() {
+      return party(host.party(this.#call, false));
+    }
+  }
+
+  // An answer that a plugin gives itself.
+  class Response {
+    constructor(body, init = {}) {
+      this.status = number(init.status ?? 200);
+      this.headers = pairsOf(init.headers);
+      this.body = bytesOf(body);
+      if (typeof body === "string" && !this.headers.some(([name]) => name.toLowerCase() === "content-type")) {
+        this.headers.push(["content-type", "text/plain; charset=utf-8"]);
+      }
+    }
+    static json(value, init = {}) {
+      const headers = [["content-type", "application/json"], ...pairsOf(init.headers)];
+      return new Response(JSON.stringify(value), { ...init, headers });
+    }
+  }
+
+  // What a service of the mesh answered.
+  class Fetched {
+    #bytes;
+    constructor(status, fields, bytes) {
+      this.status = status;
+      this.ok = status >= 200 && status < 300;
+      this.headers = new Map(fields); // names are in lower case, each once
+      this.#bytes = bytes;
+    }
+    async arrayBuffer() {
+      return this.#bytes.buffer;
+    }
+    async bytes() {
+      return this.#bytes;
+    }
+    async text() {
+      return host.decode(this.#bytes, false);
+    }
+    async json() {
+      return JSON.parse(host.decode(this.#bytes, true));
+    }
+  }
+
+  // Wishes that are open, by their number.
+  const open = new Map();
+  const promised = (wish) => new Promise((resolve, reject) => open.set(wish, { resolve, reject }));
+  const settle = (wish, failed, status, fields, body) => {
+    const waits = open.get(wish);
+    open.delete(wish);
+    if (failed !== undefined && failed !== null) waits?.reject(new Error(failed));
+    else waits?.resolve(status ? new Fetched(status, fields, new Uint8Array(body)) : undefined);
+  };
+  const mesh = freeze({
+    fetch(target, { method = "GET", headers, body, timeout = 1000 } = {}) {
+      return promised(host.fetch(text(target), text(method), pairsOf(headers), bytesOf(body), number(timeout)));
+    },
+    sleep(ms) {
+      return promised(host.timer(number(ms)));
+    },
+  });
+
+  // What is kept between requests, the oldest given up first.
+  const kept = new Map();
+  const fresh = (key) => {
+    const entry = kept.get(key);
+    if (entry && entry.until <= host.now()) {
+      kept.delete(key);
+      return undefined;
+    }
+    return entry;
+  };
+  const keep = (key, value, ttl, until) => {
+    kept.delete(key);
+    kept.set(key, { value, until: until ?? (ttl === undefined ? Infinity : host.now() + number(ttl) * 1000) });
+    if (kept.size > 1024) kept.delete(kept.keys().next().value);
+    return value;
+  };
+  const store = freeze({
+    get: (key) => fresh(text(key))?.value,
+    set: (key, value, { ttl } = {}) => void keep(text(key), value, ttl),
+    add(key, count = 1, { ttl } = {}) {
+      const entry = fresh(text(key));
+      return keep(text(key), number(entry?.value ?? 0) + number(count), ttl, entry?.until);
+    },
+    delete: (key) => kept.delete(text(key)),
+  });
+
+  const hashOf = (algorithm) => text(typeof algorithm === "string" ? algorithm : (algorithm?.hash?.name ?? algorithm?.hash ?? algorithm?.name));
+  class Key {
+    #bytes;
+    constructor(hash, bytes) {
+      this.hash = hash;
+      this.#bytes = bytes;
+    }
+    static sign(key, data) {
+      return host.sign(key.hash, key.#bytes, bytesOf(data));
+    }
+  }
+  const sign = Key.sign;
+  const subtle = freeze({
+    async digest(algorithm, data) {
+      return host.digest(hashOf(algorithm), bytesOf(data)).buffer;
+    },
+    async importKey(format, data, algorithm) {
+      if (format !== "raw" || algorithm?.name !== "HMAC") throw new Wrong("there are raw keys for HMAC");
+      return new Key(hashOf(algorithm), bytesOf(data));
+    },
+    async sign(_, key, data) {
+      return sign(key, data).buffer;
+    },
+    async verify(_, key, signature, data) {
+      return host.equal(sign(key, data), bytesOf(signature));
+    },
+  });
+
+  const shown = (value) => (typeof value === "object" && value !== null && !(value instanceof Error) ? JSON.stringify(value) : text(value));
+  const line = (level) => (...values) => host.log(level, values.map(shown).join(" "));
+  const latin = (string) => {
+    const bytes = new Uint8Array(string.length);
+    for (let at = 0; at < string.length; at++) {
+      const code = string.charCodeAt(at);
+      if (code > 255) throw new Wrong("a character has more than 8 bits");
+      bytes[at] = code;
+    }
+    return bytes;
+  };
+
+  const globals = {
+    mesh,
+    store,
+    Response,
+    crypto: freeze({ subtle }),
+    console: freeze({ debug: line("debug"), log: line("info"), info: line("info"), warn: line("warn"), error: line("error") }),
+    atob(string) {
+      let out = "";
+      for (const byte of host.fromBase64(text(string))) out += String.fromCharCode(byte);
+      return out;
+    },
+    btoa: (string) => host.toBase64(latin(text(string))),
+    TextEncoder: class TextEncoder {
+      encode(string = "") {
+        return host.encode(text(string));
+      }
+    },
+    TextDecoder: class TextDecoder {
+      #fatal;
+      constructor(_ = "utf-8", { fatal = false } = {}) {
+        this.#fatal = Boolean(fatal);
+      }
+      decode(bytes) {
+        return host.decode(bytesOf(bytes), this.#fatal);
+      }
+    },
+  };
+  for (const [name, value] of Object.entries(globals)) {
+    defineProperty(globalThis, name, { value, writable: false, enumerable: false, configurable: false });
+  }
+
+  let hooks;
+  // Contexts of calls whose hooks are not all done.
+  const contexts = new Map();
+  const end = (call, value) => {
+    if (value === undefined || value === null) return host.done(call);
+    if (value instanceof Response) return host.answer(call, value.status, pairsOf(value.headers), bytesOf(value.body));
+    throw new Wrong("a hook returns nothing or a Response");
+  };
+  const fail = (call, error) => {
+    const frame = text(error?.stack ?? "").split("\n").find((one) => one.trim() && !one.includes("(tulle:"));
+    host.failed(call, `${error instanceof Error ? `${error.name}: ${error.message}` : text(error)}${frame ? ` ${frame.trim()}` : ""}`);
+  };
+  return {
+    hold(exported) {
+      hooks = exported;
+    },
+    run(call, name, hold) {
+      const context = contexts.get(call) ?? new Context(call);
+      if (hold) contexts.set(call, context);
+      const subject = name === "onRequest" ? new Request(call) : new UpstreamResponse(call);
+      const result = name === "onLog" ? hooks[name](new Request(call), subject, context) : hooks[name](subject, context);
+      if (typeof result?.then !== "function") return end(call, result);
+      result.then((value) => end(call, value)).catch((error) => fail(call, error));
+    },
+    settle,
+    drop(call) {
+      contexts.delete(call);
+    },
+  };
+}

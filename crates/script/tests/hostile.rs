@@ -1,0 +1,131 @@
+//! Every function that a plugin can reach, called with what would make it run for long. The engine looks at the clock between
+//! steps of a script, and not within a function of its own: this finds the ones that the prelude must bound.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+use tulle_script::{Head, Hook, Program, ScriptEngine, ScriptLimits, Subject, Turn};
+
+/// Far more than the 5 ms that a call has, and far less than what has no bound.
+const LONG: Duration = Duration::from_millis(1500);
+
+const PLUGIN: &str = r"
+const functions = [];
+const seen = new Set([functions]);
+function walk(value, path, depth) {
+    if ((typeof value !== 'object' && typeof value !== 'function') || value === null || seen.has(value) || depth > 6) return;
+    seen.add(value);
+    if (typeof value === 'function') functions.push([path, value]);
+    for (const key of Reflect.ownKeys(value)) {
+        const { value: inner, get, set } = Reflect.getOwnPropertyDescriptor(value, key);
+        for (const one of [inner, get, set]) walk(one, `${path}.${String(key)}`, depth + 1);
+    }
+    walk(Object.getPrototypeOf(value), `${path}.__proto__`, depth + 1);
+}
+walk(globalThis, '', 0);
+for (const made of [(function* () {})(), (async function* () {})(), [][Symbol.iterator](), ''.matchAll(/a/g), ''[Symbol.iterator](),
+    new Map()[Symbol.iterator](), new Set()[Symbol.iterator](), async () => {}]) walk(made, 'made', 0);
+
+const giant = { length: 2 ** 53 - 1 };
+const sparse = [];
+sparse.length = 5e7;
+const long = 'a'.repeat(40000);
+const half = 'a'.repeat(20000) + 'b';
+const bytes = new Uint8Array(20000);
+const list = Array.from({ length: 500 }, (_, i) => i ^ 0x555);
+const map = new Map(list.map((n) => [n, n]));
+const catastrophe = /(a+)+$/;
+const some = [giant, sparse, long, half, bytes, list, map, catastrophe, 2 ** 53 - 1, 1e9, Infinity, -1, () => false, [sparse], { get length() { return 2 ** 53 - 1 } }];
+const given = [[], ...some.map((one) => [one]), [giant, giant], [sparse, sparse], [long, long], [0, 2 ** 53 - 1], [1, 0, 2 ** 53 - 1], [half, long], [long, half],
+    ['x', 1e9], [1e9, 'x'], [giant, 1], [() => 1, 1], [catastrophe, long], [long, 'a', 1e6]];
+const selves = [undefined, ...some.slice(0, 8), new Set(list), new Date(), Array, bytes.buffer, new DataView(bytes.buffer), 123.456];
+
+export function onRequest(request) {
+    const [, f, s, g] = request.path.split('/').map(Number);
+    if (f >= functions.length) return new Response('end');
+    if (s > selves.length) return new Response('selves');
+    if (g >= given.length) return new Response('given');
+    if (s === selves.length) Reflect.construct(functions[f][1], given[g]);
+    else Reflect.apply(functions[f][1], selves[s], given[g]);
+}
+export function onResponse(response) {
+    const [at] = response.headers.get('at').split('/').map(Number);
+    response.headers.set('name', encodeURIComponent(functions[at]?.[0] ?? 'none'));
+}
+";
+
+fn start(program: &Program) -> ScriptEngine {
+    let limits = ScriptLimits {
+        memory: 8 << 20,
+        ..ScriptLimits::default()
+    };
+    ScriptEngine::start(program, "null", &limits).unwrap()
+}
+
+fn name(program: &Program, function: u32) -> String {
+    let engine = start(program);
+    let call = engine
+        .begin(Subject::new(Head::request("GET", "/", "a")))
+        .unwrap();
+    let mut head = Head::response(200);
+    head.push(b"at", function.to_string().as_bytes());
+    engine.respond(call, head);
+    engine.run(call, Hook::Response);
+    let response = engine.end(call).unwrap().response.unwrap();
+    response.field("name").unwrap()
+}
+
+#[test]
+fn no_function_of_the_language_takes_long() {
+    let program = Program::read("hostile.js", PLUGIN).unwrap();
+    let mut engine = start(&program);
+    let (mut function, mut this, mut given, mut calls) = (0, 0, 0, 0);
+    // All of them take minutes (`make fuzz`); these are others in each function.
+    let stride = if std::env::var_os("TULLE_ALL_CALLS").is_some() {
+        1
+    } else {
+        4
+    };
+    let mut worst = (Duration::ZERO, 0, 0, 0);
+    let mut long: Vec<String> = Vec::new();
+    loop {
+        let path = format!("/{function}/{this}/{given}");
+        let call = engine
+            .begin(Subject::new(Head::request("GET", &path, "a")))
+            .unwrap();
+        let begun = Instant::now();
+        let turn = engine.run(call, Hook::Request);
+        let took = begun.elapsed();
+        engine.end(call);
+        calls += 1;
+        if took > worst.0 {
+            worst = (took, function, this, given);
+        }
+        if took > LONG {
+            long.push(format!("{} at {path}: {took:?}", name(&program, function)));
+            (function, this, given) = (function + 1, 0, 0);
+            engine = start(&program);
+            continue;
+        }
+        // Its changes of the language are gone with it.
+        if engine.is_spoilt() || calls % 500 == 0 {
+            engine = start(&program);
+        }
+        given += stride;
+        if let Turn::Done(Some(answer)) = turn {
+            match &*answer.body {
+                b"given" => (this, given) = (this + 1, (function + this + 1) % stride),
+                b"selves" => (function, this, given) = (function + 1, 0, 0),
+                b"end" => break,
+                _ => {}
+            }
+        }
+    }
+    println!(
+        "{calls} calls of {function} functions; the longest {:?}: {} at {:?}",
+        worst.0,
+        name(&program, worst.1),
+        worst
+    );
+    assert!(long.is_empty(), "{long:#?}");
+    assert!(function > 300, "{function}");
+}

@@ -1,0 +1,544 @@
+//! Plugins as people write them, and as nobody should.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tulle_script::{
+    CallId, FailureCause, Fetched, Head, HeadEdit, Hook, Party, Program, ScriptAnswer,
+    ScriptEngine, ScriptFailure, ScriptLimits, Subject, Turn, Wish, WishKind,
+};
+
+fn start(source: &str) -> ScriptEngine {
+    try_start(source).unwrap()
+}
+
+fn try_start(source: &str) -> Result<ScriptEngine, ScriptFailure> {
+    let program = Program::read("plugin.js", source).unwrap();
+    ScriptEngine::start(
+        &program,
+        r#"{"tenants":["a","b"]}"#,
+        &ScriptLimits::default(),
+    )
+}
+
+fn subject() -> Subject {
+    let mut head = Head::request("GET", "/ratings/7?full=1", "ratings");
+    head.push(b"Accept", b"application/json");
+    head.push(b"Cookie", b"group=canary; session=5");
+    Subject {
+        source: Party {
+            identity: "spiffe://mesh/ns/shop/sa/web".into(),
+            ..Party::default()
+        },
+        ..Subject::new(head)
+    }
+}
+
+fn request(engine: &ScriptEngine) -> (CallId, Turn) {
+    let call = engine.begin(subject()).unwrap();
+    (call, engine.run(call, Hook::Request))
+}
+
+fn failure(turn: Turn) -> ScriptFailure {
+    match turn {
+        Turn::Failed(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer(turn: Turn) -> ScriptAnswer {
+    match turn {
+        Turn::Done(Some(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns the body of a plugin's answer.
+fn text(source: &str) -> String {
+    let source = format!("export function onRequest(request, context) {{ {source} }}");
+    let engine = start(&source);
+    String::from_utf8(answer(request(&engine).1).body).unwrap()
+}
+
+#[test]
+fn a_request_is_read_and_edited() {
+    let engine = start(
+        "export function onRequest(request, context) {
+            const group = /group=(\\w+)/.exec(request.headers.get('cookie'))?.[1];
+            request.headers.set('X-Group', group);
+            request.headers.append('accept', 'text/plain');
+            request.headers.delete('cookie');
+            request.path = request.path.replace('/ratings', '/v2');
+        }",
+    );
+    let (call, turn) = request(&engine);
+    assert_eq!(turn, Turn::Done(None));
+    let subject = engine.end(call).unwrap();
+    let edits = [
+        HeadEdit::Set("x-group".into(), "canary".into()),
+        HeadEdit::Append("accept".into(), "text/plain".into()),
+        HeadEdit::Remove("cookie".into()),
+        HeadEdit::Path("/v2/7?full=1".into()),
+    ];
+    assert_eq!(subject.request.edits(), edits);
+}
+
+#[test]
+fn a_plugin_answers_itself() {
+    let engine = start(
+        "export function onRequest(request, context) {
+            return Response.json({ tenants: context.config.tenants, all: [...request.headers] }, { status: 403, headers: { 'x-why': 'no' } });
+        }",
+    );
+    let answer = answer(request(&engine).1);
+    assert_eq!(answer.status, 403);
+    let fields = [("content-type", "application/json"), ("x-why", "no")];
+    assert_eq!(
+        answer.fields,
+        fields.map(|(n, v)| (n.to_owned(), v.to_owned()))
+    );
+    assert_eq!(
+        String::from_utf8(answer.body).unwrap(),
+        r#"{"tenants":["a","b"],"all":[["accept","application/json"],["cookie","group=canary; session=5"]]}"#
+    );
+}
+
+#[test]
+fn hooks_of_a_request_share_its_state_and_no_other() {
+    let engine = start(
+        "export function onRequest(request, context) { context.state.path = request.path; }
+        export function onResponse(response, context) {
+            response.headers.set('x-path', context.state.path ?? 'none');
+            response.status = response.status + 1;
+        }",
+    );
+    assert!(engine.has(Hook::Response) && !engine.has(Hook::Log));
+    let (call, _) = request(&engine);
+    let other = engine.begin(subject()).unwrap();
+    for (call, path) in [(call, "/ratings/7?full=1"), (other, "none")] {
+        engine.respond(call, Head::response(200));
+        assert_eq!(engine.run(call, Hook::Response), Turn::Done(None));
+        let response = engine.end(call).unwrap().response.unwrap();
+        assert_eq!(response.field("x-path").as_deref(), Some(path));
+        assert_eq!(response.edits().last(), Some(&HeadEdit::Status(201)));
+    }
+}
+
+#[test]
+fn a_plugin_awaits_a_service_and_a_timer() {
+    let engine = start(
+        "export async function onRequest(request) {
+            await mesh.sleep(20);
+            const [a, b] = await Promise.all([
+                mesh.fetch('tokens:9000/check', { method: 'POST', headers: { 'x-a': 1 }, body: 'token' }),
+                mesh.fetch('other:80/').catch((error) => error.message),
+            ]);
+            return new Response(`${a.status} ${(await a.json()).active} ${a.headers.get('x-b')} ${b}`);
+        }",
+    );
+    let (call, turn) = request(&engine);
+    let wishes = |turn: Turn| match turn {
+        Turn::Waits(wishes) => wishes,
+        other => panic!("{other:?}"),
+    };
+    let [Wish { id, kind }] = wishes(turn).try_into().unwrap();
+    assert_eq!(kind, WishKind::Timer(Duration::from_millis(20)));
+    let [a, b] = wishes(engine.settle(call, id, Ok(Fetched::default())))
+        .try_into()
+        .unwrap();
+    let WishKind::Fetch {
+        target,
+        method,
+        fields,
+        body,
+        ..
+    } = a.kind
+    else {
+        panic!("{a:?}");
+    };
+    assert_eq!(
+        (&*target, &*method, &*body),
+        ("tokens:9000/check", "POST", &b"token"[..])
+    );
+    assert_eq!(fields, [("x-a".to_owned(), "1".to_owned())]);
+    // In any order, and a second settlement of one changes nothing.
+    assert_eq!(
+        engine.settle(call, b.id, Err("denied".into())),
+        Turn::Waits(Vec::new())
+    );
+    assert_eq!(
+        engine.settle(call, b.id, Err("again".into())),
+        Turn::Waits(Vec::new())
+    );
+    let fetched = Fetched {
+        status: 200,
+        fields: vec![("x-b".into(), "2".into())],
+        body: br#"{"active":true}"#.to_vec(),
+    };
+    let answer = answer(engine.settle(call, a.id, Ok(fetched)));
+    assert_eq!(answer.body, b"200 true 2 denied");
+}
+
+#[test]
+fn what_a_plugin_keeps_is_there_for_the_next_request_and_bounded() {
+    let engine = start(
+        "export function onRequest(request) {
+            for (let i = 0; i < 10; i++) store.set('k' + store.add('n'), 1);
+            return new Response([store.get('n'), store.get('k1'), store.get('gone', store.set('gone', 1, { ttl: -1 }))].join());
+        }",
+    );
+    for count in [10, 20] {
+        let (call, turn) = request(&engine);
+        assert_eq!(answer(turn).body, format!("{count},1,").into_bytes());
+        engine.end(call);
+    }
+    for _ in 0..110 {
+        let (call, _) = request(&engine);
+        engine.end(call);
+    }
+    // 1,024 at most: the first ones are gone.
+    let (_, turn) = request(&engine);
+    assert_eq!(answer(turn).body, b"1130,,");
+}
+
+#[test]
+fn the_functions_of_other_hosts_are_there() {
+    for (source, expected) in [
+        (
+            "return new Response(btoa('a\\xff') + atob('aGk='))",
+            "Yf8=hi",
+        ),
+        (
+            "return new Response(new TextDecoder().decode(new TextEncoder().encode('é')) )",
+            "é",
+        ),
+        (
+            "return new Response(String([1,2,3].includes(2) && 'abc'.indexOf('c')))",
+            "2",
+        ),
+        (
+            "return new Response(typeof BigInt + typeof eval + typeof Atomics + typeof Proxy)",
+            "undefinedundefinedundefinedundefined",
+        ),
+        (
+            "return new Response(JSON.stringify(context.source))",
+            r#"{"identity":"spiffe://mesh/ns/shop/sa/web","namespace":"","service":"","address":""}"#,
+        ),
+    ] {
+        assert_eq!(text(source), expected, "{source}");
+    }
+    let engine = start(
+        "const hex = (buffer) => [...new Uint8Array(buffer)].map((b) => b.toString(16).padStart(2, '0')).join('');
+        export async function onRequest() {
+            const data = new TextEncoder().encode('what do ya want for nothing?');
+            const key = await crypto.subtle.importKey('raw', new TextEncoder().encode('Jefe'), { name: 'HMAC', hash: 'SHA-256' }, false, ['sign']);
+            const made = await crypto.subtle.sign('HMAC', key, data);
+            const right = await crypto.subtle.verify('HMAC', key, made, data);
+            return new Response(`${hex(made)} ${right} ${hex(await crypto.subtle.digest('SHA-256', 'abc')).slice(0, 8)}`);
+        }",
+    );
+    // RFC 4231, test case 2; FIPS 180-2.
+    assert_eq!(
+        answer(request(&engine).1).body,
+        b"5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843 true ba7816bf"
+    );
+}
+
+#[test]
+fn what_is_thrown_is_told_with_its_place() {
+    let engine = start("export function onRequest(request) {\n  request.nothing.more();\n}");
+    let failed = failure(request(&engine).1);
+    assert_eq!(failed.cause, FailureCause::Thrown);
+    assert!(
+        failed
+            .text
+            .starts_with("TypeError: cannot read property 'more' of undefined"),
+        "{failed}"
+    );
+    assert!(failed.text.contains("plugin.js:2:"), "{failed}");
+    let engine = start(
+        "export async function onRequest() {\n  await mesh.sleep(1);\n  throw new RangeError('no');\n}",
+    );
+    let (call, turn) = request(&engine);
+    let Turn::Waits(wishes) = turn else {
+        panic!("{turn:?}")
+    };
+    let failed = failure(engine.settle(call, wishes[0].id, Ok(Fetched::default())));
+    assert!(
+        failed.text.starts_with("RangeError: no") && failed.text.contains("plugin.js:3:"),
+        "{failed}"
+    );
+    for (source, told) in [
+        ("export const onRequest = 5", "onRequest is not a function"),
+        ("export const onRequestBody = () => {}", "onRequestBody"),
+        ("throw new Error('at once')", "at once"),
+        (
+            "await mesh.sleep(5); export const onRequest = () => {}",
+            "there is no request that waits",
+        ),
+        ("await new Promise(() => {})", "before a request is there"),
+        ("for (;;) {}", "to start"),
+        (
+            "const all = []; for (;;) all.push(new Uint8Array(100000))",
+            "out of memory",
+        ),
+    ] {
+        let failed = try_start(source)
+            .err()
+            .unwrap_or_else(|| panic!("{source}"));
+        assert!(failed.text.contains(told), "{source}: {failed}");
+    }
+    let refused = Program::read("a.js", "import { x } from 'fs'").unwrap_err();
+    assert!(refused.message.contains("'fs'"), "{refused}");
+    for (source, told) in [
+        ("return 5", "returns nothing or a Response"),
+        ("return new Promise(() => {})", "nothing settles"),
+        ("throw 'a text'", "a text"),
+        ("throw undefined", "undefined"),
+        ("request.path = 'no'", "begins with /"),
+        ("request.path = '/a b'", "no blanks"),
+        ("return import('fs')", "fs"),
+        (
+            "return new Response('', { status: 42 })",
+            "between 200 and 599",
+        ),
+    ] {
+        let source = format!("export function onRequest(request) {{ {source} }}");
+        let failed = failure(request(&start(&source)).1);
+        assert!(failed.text.contains(told), "{source}: {failed}");
+    }
+}
+
+#[test]
+fn what_is_the_proxys_stays_the_proxys() {
+    for (name, value) in [
+        ("Host", "b"),
+        ("content-length", "5"),
+        ("Transfer-Encoding", "chunked"),
+        ("X-Forwarded-Client-Cert", "By=spiffe"),
+        ("x-tulle-reason", "denied"),
+        ("X_Forwarded-Client_Cert", "By=spiffe"),
+        ("a b", "x"),
+        ("", "x"),
+        ("a", "x\r\nb: y"),
+        ("a", "\u{100}"),
+        ("a\r\nb", "x"),
+    ] {
+        for call in [
+            format!("request.headers.set({name:?}, {value:?})"),
+            format!("request.headers.append({name:?}, {value:?})"),
+            format!("return new Response('', {{ headers: {{ {name:?}: {value:?} }} }})"),
+            format!("return mesh.fetch('a:1/', {{ headers: {{ {name:?}: {value:?} }} }})"),
+        ] {
+            let source = format!(
+                "export function onRequest(request) {{ {} }}",
+                call.replace("\\u{", "\\u{")
+            );
+            let failed = failure(request(&start(&source)).1);
+            assert_eq!(failed.cause, FailureCause::Thrown, "{call}: {failed}");
+        }
+    }
+    // Not by another prototype, another constructor or the stack either.
+    for source in [
+        "return new Response(String((function () {}).constructor('return 1')()))",
+        "return new Response(String((async () => {}).constructor('return 1')()))",
+        "return new Response(String(Object.getPrototypeOf(function* () {}).constructor('return 1')))",
+        "return new Response(String(Reflect.construct(Object.getPrototypeOf(() => {}).constructor, ['return 1'])()))",
+        "return new Response(String((0, eval)('1')))",
+        "Object.defineProperty(Object.getPrototypeOf(() => {}), 'constructor', { value: 1 })",
+        "globalThis.mesh = {}; mesh.fetch = 1;",
+    ] {
+        let source = format!("export function onRequest(request) {{ {source} }}");
+        failure(request(&start(&source)).1);
+    }
+}
+
+#[test]
+fn a_plugin_that_changes_the_language_changes_only_itself() {
+    let engine = start(
+        "Array.prototype.map = () => [['host', 'evil']];
+        Object.entries = () => [['host', 'evil']];
+        String.prototype.toLowerCase = () => 'content-type';
+        Map.prototype.get = () => undefined;
+        Array.prototype[Symbol.iterator] = function* () { yield ['host', 'evil']; };
+        export function onRequest(request) { return new Response('x', { headers: { a: 'b' } }); }",
+    );
+    // Its own answer may be wrong, and is judged like any other.
+    match request(&engine).1 {
+        Turn::Failed(failed) => assert_eq!(failed.cause, FailureCause::Thrown),
+        Turn::Done(Some(answer)) => assert!(answer.fields.iter().all(|(n, _)| n != "host")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_exceeds_its_bounds_is_cut() {
+    for (source, cause) in [
+        ("for (;;) {}", FailureCause::Time),
+        ("while (true) await 0", FailureCause::Time),
+        (
+            "const f = async () => { await 0; return f() }; await f()",
+            FailureCause::Time,
+        ),
+        ("/(a+)+$/.test('a'.repeat(40) + 'b')", FailureCause::Time),
+        (
+            "try { for (;;) {} } catch { for (;;) {} } finally { for (;;) {} }",
+            FailureCause::Time,
+        ),
+        (
+            "const all = []; for (;;) all.push(new Uint8Array(100000))",
+            FailureCause::Memory,
+        ),
+        ("let s = 'x'; for (;;) s += s", FailureCause::Thrown),
+        ("const f = () => f() + 1; f()", FailureCause::Thrown),
+        (
+            "JSON.stringify({ toJSON() { for (;;) {} } })",
+            FailureCause::Time,
+        ),
+        (
+            "const a = []; a.length = 4294967295; a.join()",
+            FailureCause::Thrown,
+        ),
+        (
+            "const a = []; a.length = 4294967295; String(a)",
+            FailureCause::Thrown,
+        ),
+        (
+            "Array.prototype.copyWithin.call({ length: 2 ** 53 - 1 }, 1, 0)",
+            FailureCause::Thrown,
+        ),
+        (
+            "'a'.repeat(400000).indexOf('a'.repeat(200000) + 'b')",
+            FailureCause::Thrown,
+        ),
+    ] {
+        let engine = start(&format!("export async function onRequest() {{ {source} }}"));
+        let begun = Instant::now();
+        let failed = failure(request(&engine).1);
+        let took = begun.elapsed();
+        assert_eq!(failed.cause, cause, "{source}: {failed}");
+        assert_eq!(
+            engine.is_spoilt(),
+            cause != FailureCause::Thrown,
+            "{source}"
+        );
+        // Far more than on any machine, and far less than without bounds.
+        assert!(took < Duration::from_secs(2), "{source}: {took:?}");
+    }
+}
+
+#[test]
+fn time_counts_over_all_turns_of_a_call() {
+    let engine = start(
+        "export async function onRequest() {
+            for (;;) { await mesh.sleep(1); for (let i = 0; i < 20000; i++) {} }
+        }",
+    );
+    let (call, mut turn) = request(&engine);
+    for turns in 0.. {
+        match turn {
+            Turn::Waits(wishes) => turn = engine.settle(call, wishes[0].id, Ok(Fetched::default())),
+            other => {
+                assert_eq!(failure(other).cause, FailureCause::Time);
+                assert!(turns > 1, "{turns}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn only_so_many_calls_and_wishes_are_open() {
+    let program = Program::read("a.js", "export const onRequest = async () => { const all = []; for (let i = 0; i < 17; i++) all.push(mesh.sleep(5)); await Promise.all(all) }").unwrap();
+    let limits = ScriptLimits {
+        calls: 2,
+        ..ScriptLimits::default()
+    };
+    let engine = ScriptEngine::start(&program, "null", &limits).unwrap();
+    let (first, turn) = request(&engine);
+    assert!(failure(turn).text.contains("16 things"));
+    engine.begin(subject()).unwrap();
+    assert_eq!(
+        engine.begin(subject()).unwrap_err().cause,
+        FailureCause::Busy
+    );
+    engine.end(first);
+    engine.begin(subject()).unwrap();
+}
+
+#[test]
+fn a_request_that_has_ended_is_out_of_reach() {
+    let engine = start(
+        "let first;
+        export function onRequest(request) {
+            first ??= request;
+            return new Response(first.path);
+        }",
+    );
+    let (call, _) = request(&engine);
+    engine.end(call);
+    assert!(failure(request(&engine).1).text.contains("has ended"));
+}
+
+#[test]
+fn lines_of_the_console_arrive() {
+    let lines = Rc::new(RefCell::new(Vec::new()));
+    let told = lines.clone();
+    let console =
+        Rc::new(move |level: &str, text: &str| told.borrow_mut().push(format!("{level} {text}")));
+    let source = "console.warn('started'); export function onRequest(request) { console.log('a', { b: 1 }, 5) }";
+    let program = Program::read("a.js", source).unwrap();
+    let engine =
+        ScriptEngine::start_with(&program, "null", &ScriptLimits::default(), console).unwrap();
+    request(&engine);
+    assert_eq!(*lines.borrow(), ["warn started", "info a {\"b\":1} 5"]);
+}
+
+#[test]
+fn a_thousand_requests_leave_nothing_behind() {
+    let engine = start(
+        "export function onRequest(request, context) { context.state.x = 'x'.repeat(5000); request.headers.set('a', context.state.x.slice(0, 5)) }
+        export function onResponse() {}",
+    );
+    let once = |engine: &ScriptEngine| {
+        let (call, turn) = request(engine);
+        assert_eq!(turn, Turn::Done(None));
+        engine.end(call).unwrap();
+    };
+    once(&engine);
+    let before = engine.memory();
+    (0..1000).for_each(|_| once(&engine));
+    assert!(
+        engine.memory() < before + 20_000,
+        "{before} -> {}",
+        engine.memory()
+    );
+}
+
+/// Editors are told of all that there is.
+#[test]
+fn declarations_name_what_the_prelude_has() {
+    let declared = include_str!("../../../docs/plugins.d.ts");
+    let prelude = include_str!("../src/prelude.js");
+    let (_, globals) = prelude.split_once("  const globals = {\n").unwrap();
+    let (globals, _) = globals.split_once("\n  };").unwrap();
+    let mut count = 0;
+    for line in globals
+        .lines()
+        .filter(|line| line.starts_with("    ") && !line.starts_with("     "))
+    {
+        let name: String = line
+            .trim()
+            .chars()
+            .take_while(|c| c.is_alphanumeric())
+            .collect();
+        if name.is_empty() {
+            continue;
+        }
+        let forms = ["const ", "class ", "function "].map(|form| format!("declare {form}{name}"));
+        assert!(forms.iter().any(|form| declared.contains(form)), "{name}");
+        count += 1;
+    }
+    assert_eq!(count, declared.matches("\ndeclare ").count());
+}
