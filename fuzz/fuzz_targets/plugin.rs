@@ -10,7 +10,7 @@ use tulle_script::{HeadEdit, ScriptEngine, Fetched, Head, Hook, ScriptLimits, Pr
 const LONG: Duration = Duration::from_secs(3);
 
 fn is_value(value: &str) -> bool {
-    value.chars().all(|c| c == '\t' || (c >= ' ' && c <= '\u{ff}' && c != '\u{7f}'))
+    value.chars().all(|c| c == '\t' || ((' '..='\u{ff}').contains(&c) && c != '\u{7f}'))
 }
 
 fn judge(edits: &[HeadEdit]) {

@@ -51,7 +51,7 @@ fn checked(ctx: &Ctx<'_>, name: String, value: String) -> Result<(String, String
         return refuse(format!("{name} is the proxy's: a plugin cannot change it"));
     }
     let value = value.trim_matches([' ', '\t']).to_owned();
-    let fits = |c: char| c == '\t' || (c >= ' ' && c <= '\u{ff}' && c != '\u{7f}');
+    let fits = |c: char| c == '\t' || ((' '..='\u{ff}').contains(&c) && c != '\u{7f}');
     if value.len() > FIELD[1] || !value.chars().all(fits) {
         return refuse(format!("the value of {name} cannot be a header's"));
     }
