@@ -135,7 +135,7 @@ fn kinds_are_what_they_should_be() {
     };
     install(&cluster);
     let definitions = definitions();
-    assert_eq!(definitions.len(), 13);
+    assert_eq!(definitions.len(), 14);
     for definition in &definitions {
         let name = definition["metadata"]["name"].as_str().unwrap();
         let resource = format!("crd/{name}");
