@@ -267,7 +267,7 @@ Examples:
 /// `tulle plugin test`
 pub(crate) const PLUGIN_TEST: &str = "\
 Examples:
-  tulle plugin test tenants.js -H 'x-tenant: red' --path /old/a
+  tulle plugin test tenants.js -H x-tenant:red --path /old/a
   tulle plugin test mesh.yaml --name tenants --fetch 'prices:8107/of/red={}' --times 10000
 
 The exit code is 65 if it does not compile, and 79 if it fails on this request.";

@@ -198,7 +198,9 @@ fn violations(at: &str, schema: &Value, value: &Value, found: &mut Vec<String>) 
                 found.push(format!("{at}: {name} is missing"));
             }
         }
-        for (name, inner) in fields {
+        // All that is there is kept.
+        let free = schema.get("x-kubernetes-preserve-unknown-fields").is_some();
+        for (name, inner) in fields.iter().filter(|_| !free) {
             let any = schema.get("additionalProperties");
             match schema["properties"].get(name).or(any) {
                 Some(known) => violations(&format!("{at}.{name}"), known, inner, found),
@@ -265,8 +267,10 @@ fn example(at: &str, schema: &Value) -> Value {
             if let Some(any) = schema.get("additionalProperties") {
                 return json!({ "a": example("a", any) });
             }
-            let fields = schema["properties"].as_object().unwrap().iter();
+            let fields = schema["properties"].as_object();
             fields
+                .into_iter()
+                .flatten()
                 .map(|(name, s)| (name.clone(), example(name, s)))
                 .collect()
         }
