@@ -1,4 +1,4 @@
-// What a plugin of Tulle finds beside the language (docs/features/plugins.md). For editors and `tsc`: put it beside a plugin
+// Objects and functions of Tulle's plugins beside the language (docs/features/plugins.md). For editors and `tsc`: put it beside a plugin
 // and begin it with `/// <reference path="plugins.d.ts" />`, or `// @ts-check`.
 
 /** Fields of a head. Names are compared in any letter case; several values are joined by `, `. */

@@ -87,11 +87,8 @@ struct Outcome {
 /// The trial cannot be read, or the plugin does not compile or start.
 pub fn run() -> Result<(), String> {
     let mut text = String::new();
-    let input = io::stdin().lock().take(LARGEST);
-    input
-        .take(LARGEST)
-        .read_to_string(&mut text)
-        .map_err(|e| e.to_string())?;
+    let mut input = io::stdin().lock().take(LARGEST);
+    input.read_to_string(&mut text).map_err(|e| e.to_string())?;
     let trial: Trial = serde_json::from_str(&text).map_err(|e| format!("the trial: {e}"))?;
     let outcome = outcome(&trial)?;
     let text = serde_json::to_string(&outcome).map_err(|e| e.to_string())?;
@@ -162,13 +159,8 @@ fn once(trial: &Trial, engine: &ScriptEngine) -> Outcome {
     if goes_on {
         let mut response = Head::response(trial.response.status);
         fill(&mut response, &trial.response);
-        engine.respond(call, response);
-        match engine.run(call, Hook::Response) {
-            Turn::Done(None) => {}
-            Turn::Failed(failure) => outcome = failed(outcome, &failure),
-            Turn::Done(Some(_)) | Turn::Waits(_) => {
-                outcome.error = Some("onResponse neither waits nor answers".to_owned());
-            }
+        if let Err(failure) = engine.respond(call, response) {
+            outcome = failed(outcome, &failure);
         }
     }
     if let Turn::Failed(failure) = engine.run(call, Hook::Log) {

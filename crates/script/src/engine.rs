@@ -159,10 +159,20 @@ impl ScriptEngine {
         self.calls.begin(subject, self.limits.calls)
     }
 
-    /// Gives a call the head of its response.
-    pub fn respond(&self, call: CallId, response: Head) {
+    /// Shows a call the head of its response.
+    ///
+    /// # Errors
+    /// The hook failed, or did what only the request's may: wait, or answer.
+    pub fn respond(&self, call: CallId, response: Head) -> Result<(), ScriptFailure> {
         let then = |call: &mut Call| call.subject.response = Some(response);
         self.calls.with(call.0, then);
+        match self.run(call, Hook::Response) {
+            Turn::Done(None) => Ok(()),
+            Turn::Failed(failure) => Err(failure),
+            Turn::Done(Some(_)) | Turn::Waits(_) => Err(ScriptFailure::thrown(
+                "onResponse neither waits nor answers",
+            )),
+        }
     }
 
     /// Reads what a call has changed of its request.
@@ -256,10 +266,7 @@ impl ScriptEngine {
             (call.end.take(), std::mem::take(&mut call.wishes), waits)
         });
         let Some((end, wishes, waits)) = state else {
-            return Turn::Failed(ScriptFailure::new(
-                FailureCause::Thrown,
-                "the call has ended",
-            ));
+            return Turn::Failed(ScriptFailure::thrown("the call has ended"));
         };
         let failure = match (done, end) {
             _ if exceeded => {
@@ -269,32 +276,18 @@ impl ScriptEngine {
                     format!("it took more than {ms} ms of CPU"),
                 )
             }
-            (Err(text), _) => self.failure(text),
+            (Err(text), _) => ScriptFailure::thrown(text),
             (Ok(()), Some(Ok(answer))) => return Turn::Done(answer),
-            (Ok(()), Some(Err(failure))) => self.failure(failure.text),
+            (Ok(()), Some(Err(failure))) => failure,
             (Ok(()), None) if waits => return Turn::Waits(wishes),
-            (Ok(()), None) => {
-                let text = "it waits for a promise that nothing settles";
-                ScriptFailure::new(FailureCause::Thrown, text)
-            }
+            (Ok(()), None) => ScriptFailure::thrown("it waits for a promise that nothing settles"),
         };
         if failure.cause != FailureCause::Thrown {
             self.spoilt.set(true);
         }
         Turn::Failed(failure)
     }
-
-    fn failure(&self, text: String) -> ScriptFailure {
-        let cause = match text.contains(NO_MEMORY) {
-            true => FailureCause::Memory,
-            false => FailureCause::Thrown,
-        };
-        ScriptFailure::new(cause, text)
-    }
 }
-
-/// The engine's error when a plugin has no more memory.
-const NO_MEMORY: &str = "out of memory";
 
 /// `run`, `settle` and `drop` of the prelude, and which hooks there are.
 type Started = ([Persistent<Function<'static>>; 3], [bool; 3]);
@@ -369,17 +362,10 @@ fn told(failed: &Failed, program: &Program, meter: &Meter) -> ScriptFailure {
             FailureCause::Time,
             format!("{name}: it took more than {START:?} to start"),
         ),
-        Failed::TopLevelAwait => ScriptFailure::new(
-            FailureCause::Thrown,
-            format!("{name}: it awaits something before a request is there"),
-        ),
-        Failed::Said(text) => {
-            let cause = match text.contains(NO_MEMORY) {
-                true => FailureCause::Memory,
-                false => FailureCause::Thrown,
-            };
-            ScriptFailure::new(cause, text.clone())
-        }
+        Failed::TopLevelAwait => ScriptFailure::thrown(format!(
+            "{name}: it awaits something before a request is there"
+        )),
+        Failed::Said(text) => ScriptFailure::thrown(text),
     }
 }
 

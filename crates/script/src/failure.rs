@@ -24,7 +24,20 @@ pub struct ScriptFailure {
     pub text: String,
 }
 
+/// The engine's error when a plugin has no more memory.
+const NO_MEMORY: &str = "out of memory";
+
 impl ScriptFailure {
+    /// Something was thrown: by the plugin, or by the engine that has no more memory for it.
+    pub(crate) fn thrown(text: impl Into<String>) -> Self {
+        let text = text.into();
+        let cause = match text.contains(NO_MEMORY) {
+            true => FailureCause::Memory,
+            false => FailureCause::Thrown,
+        };
+        Self { cause, text }
+    }
+
     pub(crate) fn new(cause: FailureCause, text: impl Into<String>) -> Self {
         Self {
             cause,

@@ -62,21 +62,17 @@ impl Head {
 
     /// Adds a field that came, byte by byte as a character.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        let start = self.text.len();
-        let lower = name
-            .iter()
-            .map(|byte| char::from(byte.to_ascii_lowercase()));
-        self.text.extend(lower);
-        let name = self.text.len();
-        match std::str::from_utf8(value) {
-            Ok(ascii) if ascii.is_ascii() => self.text.push_str(ascii),
-            _ => self.text.extend(value.iter().copied().map(char::from)),
-        }
-        self.fields.push(Field {
-            start,
-            name,
-            end: self.text.len(),
-            removed: false,
+        self.add(|text| {
+            let lower = name
+                .iter()
+                .map(|byte| char::from(byte.to_ascii_lowercase()));
+            text.extend(lower);
+            let end = text.len();
+            match std::str::from_utf8(value) {
+                Ok(ascii) if ascii.is_ascii() => text.push_str(ascii),
+                _ => text.extend(value.iter().copied().map(char::from)),
+            }
+            end
         });
     }
 
@@ -131,10 +127,18 @@ impl Head {
     }
 
     fn push_edited(&mut self, name: &str, value: &str) {
+        self.add(|text| {
+            text.push_str(name);
+            let end = text.len();
+            text.push_str(value);
+            end
+        });
+    }
+
+    /// Adds a field whose name and value are appended to the text; returned is where the name ends.
+    fn add(&mut self, append: impl FnOnce(&mut String) -> usize) {
         let start = self.text.len();
-        self.text.push_str(name);
-        let name = self.text.len();
-        self.text.push_str(value);
+        let name = append(&mut self.text);
         self.fields.push(Field {
             start,
             name,

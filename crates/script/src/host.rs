@@ -1,7 +1,7 @@
 //! Functions that the prelude calls: over the heads of calls, and the few that a language without a host lacks.
 
 use crate::call::{Calls, Party, ScriptAnswer, WishKind};
-use crate::failure::{FailureCause, ScriptFailure};
+use crate::failure::ScriptFailure;
 use crate::head::Head;
 use aws_lc_rs::{constant_time, digest, hmac};
 use base64::Engine as _;
@@ -10,6 +10,7 @@ use rquickjs::function::Func;
 use rquickjs::{Ctx, Exception, Object, Result, TypedArray};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
+use tulle_http1::is_field_name;
 use tulle_model::resource::is_protected_header;
 
 /// Wishes of a call at once.
@@ -42,9 +43,8 @@ fn head<R>(
 /// A name and value that may be set, or an error that says why not.
 fn checked(ctx: &Ctx<'_>, name: String, value: String) -> Result<(String, String)> {
     let refuse = |text: String| Err(Exception::throw_type(ctx, &text));
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let name = name.to_ascii_lowercase();
-    if name.is_empty() || name.len() > FIELD[0] || !name.bytes().all(token) {
+    if name.len() > FIELD[0] || !is_field_name(name.as_bytes()) {
         return refuse(format!("{name:?} is no name of a header"));
     }
     if is_protected_header(&name) {
@@ -56,6 +56,39 @@ fn checked(ctx: &Ctx<'_>, name: String, value: String) -> Result<(String, String
         return refuse(format!("the value of {name} cannot be a header's"));
     }
     Ok((name, value))
+}
+
+/// Names and values that may be set.
+fn all_checked(ctx: &Ctx<'_>, fields: Vec<Vec<String>>) -> Result<Vec<(String, String)>> {
+    let each = fields.into_iter().map(|field| {
+        let [name, value]: [String; 2] = field.try_into().unwrap_or_default();
+        checked(ctx, name, value)
+    });
+    each.collect()
+}
+
+/// A status that somebody may answer with, or an error.
+fn check_status(ctx: &Ctx<'_>, status: u16) -> Result<()> {
+    match (200..600).contains(&status) {
+        true => Ok(()),
+        false => Err(Exception::throw_range(
+            ctx,
+            "a status is between 200 and 599",
+        )),
+    }
+}
+
+/// A time that a plugin may wait.
+fn wait(ms: f64) -> Duration {
+    let time = Duration::try_from_secs_f64(ms / 1e3);
+    time.unwrap_or(LONGEST).min(LONGEST)
+}
+
+/// Notes a wish of the call whose turn it is; its number.
+fn wish(ctx: &Ctx<'_>, calls: &Calls, kind: WishKind) -> Result<u32> {
+    let wish = calls.wish(kind, WISHES);
+    wish.map(|id| id.0)
+        .map_err(|why| Exception::throw_range(ctx, &why))
 }
 
 /// Identity, namespace, service and address.
@@ -186,12 +219,7 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     host.set("setPath", Func::from(path))?;
     let of = calls.clone();
     let status = move |ctx: Ctx<'_>, call: u32, status: u16| {
-        if !(200..600).contains(&status) {
-            return Err(Exception::throw_range(
-                &ctx,
-                "a status is between 200 and 599",
-            ));
-        }
+        check_status(&ctx, status)?;
         let bare = |status: u16| matches!(status, 0..=199 | 204 | 205 | 304);
         let changed = head(&ctx, &of, (call, true), |head| {
             let fits = !bare(status) && !bare(head.status);
@@ -230,7 +258,7 @@ fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     host.set("done", Func::from(done))?;
     let of = calls.clone();
     let failed = move |call: u32, text: String| {
-        let failure = ScriptFailure::new(FailureCause::Thrown, text);
+        let failure = ScriptFailure::thrown(text);
         of.with(call, |call| call.end = Some(Err(failure)));
     };
     host.set("failed", Func::from(failed))?;
@@ -240,24 +268,14 @@ fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
                        status: u16,
                        fields: Vec<Vec<String>>,
                        body: TypedArray<'_, u8>| {
-        if !(200..600).contains(&status) {
-            return Err(Exception::throw_range(
-                &ctx,
-                "a status is between 200 and 599",
-            ));
-        }
+        check_status(&ctx, status)?;
         let body = bytes(&ctx, &body)?;
         if body.len() > BODY {
             return Err(Exception::throw_range(&ctx, "an answer has at most 1 MiB"));
         }
-        let mut all = Vec::new();
-        for field in fields {
-            let [name, value]: [String; 2] = field.try_into().unwrap_or_default();
-            all.push(checked(&ctx, name, value)?);
-        }
         let answer = ScriptAnswer {
             status,
-            fields: all,
+            fields: all_checked(&ctx, fields)?,
             body,
         };
         of.with(call, |call| call.end = Some(Ok(Some(answer))));
@@ -269,12 +287,7 @@ fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
 
 fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let of = calls.clone();
-    let timer = move |ctx: Ctx<'_>, ms: f64| {
-        let time = Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(LONGEST);
-        let wish = of.wish(WishKind::Timer(time.min(LONGEST)), WISHES);
-        wish.map(|id| id.0)
-            .map_err(|why| Exception::throw_range(&ctx, &why))
-    };
+    let timer = move |ctx: Ctx<'_>, ms: f64| wish(&ctx, &of, WishKind::Timer(wait(ms.max(0.0))));
     host.set("timer", Func::from(timer))?;
     let of = calls.clone();
     let fetch = move |ctx: Ctx<'_>,
@@ -283,22 +296,14 @@ fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
                       fields: Vec<Vec<String>>,
                       body: TypedArray<'_, u8>,
                       ms: f64| {
-        let mut all = Vec::new();
-        for field in fields {
-            let [name, value]: [String; 2] = field.try_into().unwrap_or_default();
-            all.push(checked(&ctx, name, value)?);
-        }
-        let timeout = Duration::try_from_secs_f64(ms.max(1.0) / 1e3).unwrap_or(LONGEST);
         let kind = WishKind::Fetch {
             target,
             method,
-            fields: all,
+            fields: all_checked(&ctx, fields)?,
             body: bytes(&ctx, &body)?,
-            timeout: timeout.min(LONGEST),
+            timeout: wait(ms.max(1.0)),
         };
-        let wish = of.wish(kind, WISHES);
-        wish.map(|id| id.0)
-            .map_err(|why| Exception::throw_range(&ctx, &why))
+        wish(&ctx, &of, kind)
     };
     host.set("fetch", Func::from(fetch))?;
     Ok(())

@@ -68,8 +68,7 @@ fn name(program: &Program, function: u32) -> String {
         .unwrap();
     let mut head = Head::response(200);
     head.push(b"at", function.to_string().as_bytes());
-    engine.respond(call, head);
-    engine.run(call, Hook::Response);
+    engine.respond(call, head).unwrap();
     let response = engine.end(call).unwrap().response.unwrap();
     response.field("name").unwrap()
 }

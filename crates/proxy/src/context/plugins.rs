@@ -39,7 +39,7 @@ impl Plugins {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|r| Arc::ptr_eq(&r.plugin, plugin));
         let at = at.unwrap_or_else(|| {
-            // Those of configurations that are no longer in force.
+            // Engines of configurations that are no longer in force go.
             running.retain(|r| Arc::strong_count(&r.plugin) > 1);
             running.push(Running {
                 plugin: plugin.clone(),

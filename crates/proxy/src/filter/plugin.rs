@@ -4,7 +4,7 @@
 use crate::filter::header_edit::Draft;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tulle_http1::request_line;
+use tulle_http1::{is_same_name, request_line};
 use tulle_model::resource;
 use tulle_script::{Head, HeadEdit, Program, ScriptEngine, ScriptLimits};
 
@@ -115,16 +115,15 @@ pub fn request_head(draft: &Draft<'_>) -> Head {
     let (method, target, _) = request_line(draft.head());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let host = draft.field("host").map(text).unwrap_or_default();
-    let mut head = Head::request(&text(method), &text(target), &host);
-    for (name, value) in tulle_http1::headers(draft.head()) {
-        head.push(name, value);
-    }
-    head
+    with_fields(Head::request(&text(method), &text(target), &host), draft)
 }
 
 /// The head of a response as plugins see it.
 pub fn response_head(draft: &Draft<'_>) -> Head {
-    let mut head = Head::response(draft.status());
+    with_fields(Head::response(draft.status()), draft)
+}
+
+fn with_fields(mut head: Head, draft: &Draft<'_>) -> Head {
     for (name, value) in tulle_http1::headers(draft.head()) {
         head.push(name, value);
     }
@@ -133,19 +132,20 @@ pub fn response_head(draft: &Draft<'_>) -> Head {
 
 /// Does to a head what a plugin did to its own. All fields are written in one pass.
 pub fn edit(draft: &mut Draft<'_>, edits: &[HeadEdit]) {
-    let mut dropped: Vec<&str> = Vec::new();
+    // `_` for `-`, as servers take them that map names to variables.
+    let mut dropped: Vec<String> = Vec::new();
     let mut added: Vec<(&str, Vec<u8>)> = Vec::new();
     let mut first = None;
     for edit in edits {
         match edit {
             HeadEdit::Set(name, value) => {
-                dropped.push(name);
+                dropped.push(name.replace('_', "-"));
                 added.retain(|(other, _)| other != name);
                 added.push((name, bytes(value)));
             }
             HeadEdit::Append(name, value) => added.push((name, bytes(value))),
             HeadEdit::Remove(name) => {
-                dropped.push(name);
+                dropped.push(name.replace('_', "-"));
                 added.retain(|(other, _)| other != name);
             }
             HeadEdit::Path(path) => {
@@ -161,17 +161,7 @@ pub fn edit(draft: &mut Draft<'_>, edits: &[HeadEdit]) {
     if dropped.is_empty() && added.is_empty() && first.is_none() {
         return;
     }
-    // Servers that map names to variables take `_` for `-`.
-    let plain = |byte: u8| match byte {
-        b'_' => b'-',
-        byte => byte.to_ascii_lowercase(),
-    };
-    let keep = |name: &[u8]| {
-        let is = |other: &&str| {
-            other.len() == name.len() && other.bytes().zip(name).all(|(a, b)| plain(a) == plain(*b))
-        };
-        !dropped.iter().any(is)
-    };
+    let keep = |name: &[u8]| !dropped.iter().any(|other| is_same_name(name, other));
     let added: Vec<(&str, &[u8])> = added.iter().map(|(n, v)| (*n, v.as_slice())).collect();
     draft.edit(first.as_deref(), keep, &added);
 }

@@ -18,8 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 use tulle_http1::{Method, is_field_name, is_field_value, write_line};
 use tulle_script::{
-    CallId, FailureCause, Fetched, Hook, Party, ScriptAnswer, ScriptEngine, Subject, Turn, Wish,
-    WishId, WishKind,
+    CallId, FailureCause, Fetched, Hook, Party, ScriptAnswer, ScriptEngine, ScriptFailure, Subject,
+    Turn, Wish, WishId, WishKind,
 };
 use tulle_transport::StreamKind;
 
@@ -85,29 +85,26 @@ pub async fn run(
         call,
     };
     let waiting = shown.request(config);
-    let turn = tokio::time::timeout(PATIENCE, waiting).await;
-    let turn = turn.unwrap_or_else(|_| {
-        let text = format!("it waits for more than {PATIENCE:?}");
-        Turn::Failed(tulle_script::ScriptFailure {
+    let done = tokio::time::timeout(PATIENCE, waiting).await;
+    let done = done.unwrap_or_else(|_| {
+        Err(ScriptFailure {
             cause: FailureCause::Time,
-            text,
+            text: format!("it waits for more than {PATIENCE:?}"),
         })
     });
-    match turn {
-        Turn::Done(None) => {
+    match done {
+        Ok(None) => {
             shown.count("passed");
             shown
                 .engine
                 .request_edits(shown.call, |edits| plugin::edit(draft, edits));
             Ok(shown.sees_more().then(|| Box::new(shown) as _))
         }
-        Turn::Done(Some(answer)) => {
+        Ok(Some(answer)) => {
             shown.count("answered");
             Err(answered(&shown.plugin, answer))
         }
-        Turn::Failed(failure) => judge(worker, &shown.plugin, &failure).map(|()| None),
-        // It was waited for.
-        Turn::Waits(_) => Ok(None),
+        Err(failure) => judge(worker, &shown.plugin, &failure).map(|()| None),
     }
 }
 
@@ -122,15 +119,22 @@ struct Shown {
 type Waiting<'a> = Pin<Box<dyn Future<Output = (WishId, Result<Fetched, String>)> + 'a>>;
 
 impl Shown {
-    async fn request(&self, config: &Rc<WorkerConfig>) -> Turn {
+    async fn request(
+        &self,
+        config: &Rc<WorkerConfig>,
+    ) -> Result<Option<ScriptAnswer>, ScriptFailure> {
         let mut turn = self.engine.run(self.call, Hook::Request);
         let mut waits: Vec<Waiting<'_>> = Vec::new();
-        while let Turn::Waits(wishes) = turn {
+        loop {
+            let wishes = match turn {
+                Turn::Done(answer) => return Ok(answer),
+                Turn::Failed(failure) => return Err(failure),
+                Turn::Waits(wishes) => wishes,
+            };
             waits.extend(wishes.into_iter().map(|wish| self.wait(wish, config)));
             let (id, result) = first(&mut waits).await;
             turn = self.engine.settle(self.call, id, result);
         }
-        turn
     }
 
     /// Returns the future that settles a wish.
@@ -200,21 +204,14 @@ impl Shown {
 
 impl ResponseHook for Shown {
     fn look_at(&self, draft: &mut Draft<'_>) -> Result<(), Failure> {
-        self.engine.respond(self.call, plugin::response_head(draft));
-        match self.engine.run(self.call, Hook::Response) {
-            Turn::Done(None) => {
+        let response = plugin::response_head(draft);
+        match self.engine.respond(self.call, response) {
+            Ok(()) => {
                 self.engine
                     .response_edits(self.call, |edits| plugin::edit(draft, edits));
                 Ok(())
             }
-            Turn::Failed(failure) => judge(&self.worker, &self.plugin, &failure),
-            Turn::Done(Some(_)) | Turn::Waits(_) => {
-                let failure = tulle_script::ScriptFailure {
-                    cause: FailureCause::Thrown,
-                    text: "onResponse neither waits nor answers".to_owned(),
-                };
-                judge(&self.worker, &self.plugin, &failure)
-            }
+            Err(failure) => judge(&self.worker, &self.plugin, &failure),
         }
     }
 }
@@ -246,11 +243,7 @@ async fn first(waits: &mut Vec<Waiting<'_>>) -> (WishId, Result<Fetched, String>
 }
 
 /// Counts a failure and says what it means for the request.
-fn judge(
-    worker: &Worker,
-    plugin: &Arc<Plugin>,
-    failure: &tulle_script::ScriptFailure,
-) -> Result<(), Failure> {
+fn judge(worker: &Worker, plugin: &Arc<Plugin>, failure: &ScriptFailure) -> Result<(), Failure> {
     let outcome = match failure.cause {
         FailureCause::Thrown => "thrown",
         FailureCause::Time => "time",

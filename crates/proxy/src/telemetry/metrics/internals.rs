@@ -5,7 +5,7 @@ use super::text::header;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Most audit rules counted by name; the last one also stands for any further rule.
+/// Most audit rules, and most plugins, counted by name; the last one also stands for any further one.
 const MAX_NAMED: usize = 256;
 
 /// Counters by code. There are a handful of codes, all constants of the program.
