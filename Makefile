@@ -26,8 +26,10 @@ CLUSTER_PACKAGES := containerd runc containernetworking-plugins conntrack iptabl
 
 # By itself: built with the others it would have the features of their libraries, too, and 1 MB more.
 PROXY := cargo build --release --locked --package tulle-proxy
-# What images are made of where a real Kubernetes runs them.
-IN_IMAGES := cargo build --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo
+# All programs as the tests have them: with the features that a test asks of a library, or 200 are built twice.
+PROGRAMS := cargo build --workspace --locked --bins --tests
+# What images are made of where a real Kubernetes runs them, and a test for the same features.
+IN_IMAGES := cargo build --workspace --locked --bin tulle --bin tulle-proxy --bin tulle-cni --bin bookinfo --test crds
 # Link-time optimisation is for the proxy. Even a thin one costs whoever builds these for the first time five
 # minutes on two processors. Images are built with it, and what `make bench` measures with. More parts of a library
 # at once would have more copies of the same code in them.
@@ -97,7 +99,7 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	else echo "note: tests with Fortio, with the OpenTelemetry collector and of CEL's specification are skipped: these need Go"; fi
 	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
-	cargo build --workspace --locked --bins && $(PROXY) && wait $$oha
+	$(PROGRAMS) && $(PROXY) && wait $$oha
 	TULLE_RELEASE=1 $(SUITE) test
 	cargo test --workspace --locked --doc --quiet
 	for tests in scripts/suite scripts/account scripts/language tests/conformance tests/images; do \
@@ -105,7 +107,7 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	done
 
 test-stress: ## every test 20 times under load, and with signals and input as a shell's `&` leaves them: hours
-	cargo build --workspace --locked --bins
+	$(PROGRAMS)
 	$(SUITE) test --times 20 --load 2
 	$(SUITE) test --ignore-interrupt --stdin closed
 
@@ -160,7 +162,7 @@ gate: ## the data plane beside Envoy, against bench/budgets.toml
 	@$(PACKAGES) $(BUILD_PACKAGES) $(PEER_PACKAGES)
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
-	cargo build --workspace --locked --bins
+	$(PROGRAMS)
 	$(PROXY)
 	@# A machine that is busy with something else makes figures worse, never better: who fails is asked
 	@# once more.

@@ -46,6 +46,13 @@ spec:
   jwt: { optional: true, providers: [{ issuer: https://issuer.example, jwks: '{"keys": []}' }] }
 ---
 apiVersion: tulle.dev/v1alpha1
+kind: Plugin
+metadata: { name: web }
+spec:
+  targetRefs: [{ kind: Service, name: web }]
+  source: "export function onRequest() {}"
+---
+apiVersion: tulle.dev/v1alpha1
 kind: IngressBackend
 metadata: { name: web }
 spec:
