@@ -21,6 +21,9 @@ interface PluginRequest {
   path: string;
   readonly host: string;
   readonly headers: HeadFields;
+  readonly hasBody: boolean;
+  /** `onRequestBody` is not called, and the body is not held. */
+  skipBody(): void;
 }
 
 /** The first argument of `onResponse`. */
@@ -28,6 +31,17 @@ interface PluginResponse {
   /** Not to or from 204, 205 and 304. */
   status: number;
   readonly headers: HeadFields;
+  /** `onResponseBody` is not called, and the body is not held. */
+  skipBody(): void;
+}
+
+/** The first argument of `onRequestBody` and `onResponseBody`: a whole body, as it was sent. */
+interface WholeBody {
+  /** In bytes. */
+  readonly length: number;
+  bytes(): Uint8Array;
+  text(): string;
+  json(): any;
 }
 
 interface PluginParty {
@@ -45,12 +59,18 @@ interface PluginContext<Config = any> {
   state: Record<string, any>;
   readonly source: PluginParty;
   readonly destination: PluginParty;
+  /** In a route: the backends of its rule, `service:port`. */
+  readonly backends: string[];
+  /** In a route: the one that was chosen, and null before; may be set to one of `backends`, with or without its port. */
+  backend: string | null;
+  /** A name and value for the access log. */
+  tag(name: string, value: string | number | boolean): void;
 }
 
 type PluginBody = string | Uint8Array | ArrayBuffer | ArrayBufferView | null | undefined;
 type PluginFields = Iterable<[string, string | number]> | Record<string, string | number>;
 
-/** An answer, returned by `onRequest`. */
+/** An answer, returned by `onRequest` or `onRequestBody`. */
 declare class Response {
   constructor(body?: PluginBody, init?: { status?: number; headers?: PluginFields });
   static json(value: unknown, init?: { status?: number; headers?: PluginFields }): Response;
@@ -71,6 +91,11 @@ declare const mesh: {
   /** `target` is `service:port/path`; the service is one of the Plugin's `services`. `timeout` is in milliseconds. */
   fetch(target: string, init?: { method?: string; headers?: PluginFields; body?: PluginBody; timeout?: number }): Promise<Fetched>;
   sleep(milliseconds: number): Promise<void>;
+};
+
+/** Counters that are among the sidecar's metrics: `tulle_plugin_count_total`. */
+declare const metrics: {
+  count(name: string, count?: number): void;
 };
 
 /** Values of this worker. `ttl` is in seconds. */

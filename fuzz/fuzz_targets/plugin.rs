@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let source = match source.contains("export") {
         true => source.to_owned(),
         false => format!(
-            "export async function onRequest(request, context) {{ {source}\n}} export function onResponse(response, context) {{ {source}\n}}"
+            "export async function onRequest(request, context) {{ {source}\n}} export function onResponseBody(body, response, context) {{ {source}\n}} export function onConnection(bytes, context) {{ {source}\n}}"
         ),
     };
     let Ok(program) = Program::read("fuzz.js", &source) else {
@@ -47,6 +47,7 @@ fuzz_target!(|data: &[u8]| {
         cpu: Duration::from_millis(2),
         memory: 2 << 20,
         calls: 4,
+        body: 4096,
     };
     let begun = Instant::now();
     let Ok(engine) = ScriptEngine::start(&program, "{}", &limits) else {
@@ -70,6 +71,12 @@ fuzz_target!(|data: &[u8]| {
     }
     // A script may fail.
     let _ = engine.respond(call, Head::response(200));
+    let _ = engine.respond_body(call, given.to_vec());
+    engine.give_body(call, given.to_vec());
+    let _ = engine.run(call, Hook::Connection);
+    assert!(engine.take_body(call).is_none_or(|body| body.len() <= 1 << 20));
+    assert!(engine.take_tags(call).len() <= 16 && engine.take_counts().count() <= 32);
+    assert!(engine.chosen_backend(call).is_none(), "there is none to choose");
     let subject = engine.end(call).expect("the call has not ended");
     judge(subject.request.edits());
     judge(subject.response.unwrap_or_default().edits());

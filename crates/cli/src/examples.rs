@@ -268,9 +268,18 @@ Examples:
 pub(crate) const PLUGIN_TEST: &str = "\
 Examples:
   tulle plugin test tenants.js -H x-tenant:red --path /old/a
-  tulle plugin test mesh.yaml --name tenants --fetch 'prices:8107/of/red={}' --times 10000
+  tulle plugin test mesh.yaml --name tenants --fetch 'prices:8107/of/red={}'
+  tulle plugin test redact.js -X POST -d card=1234567812345678
 
 The exit code is 65 if it does not compile, and 79 if it fails on this request.";
+
+/// `tulle plugin bench`
+pub(crate) const PLUGIN_BENCH: &str = "\
+Examples:
+  tulle plugin bench tenants.js -H x-tenant:red
+  tulle plugin bench mesh.yaml --name tenants --times 100000 -o json
+
+What a request costs in a sidecar is more than this: see `tulle bench pair --vs features`.";
 
 /// `tulle completions`
 pub(crate) const COMPLETIONS: &str = "\

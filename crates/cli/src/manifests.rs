@@ -8,7 +8,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tulle_api::v1;
 use tulle_model::manifest::{
-    Object, Problem, SAME_NAME, Severity, TWO_MESHES, parse, validate_set,
+    FilterRefs, HttpFilterSpec, Object, ObjectRef, PluginSpec, Problem, SAME_NAME, Severity,
+    TWO_MESHES, parse, validate_set,
 };
 
 /// No sensible manifest is longer.
@@ -74,16 +75,27 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
             Ok(found) => {
                 for located in found {
                     let place = format!("{}:{}", located.file, located.line);
-                    if let Object::Plugin(plugin) = &located.object
-                        && let Some(why) = plugin_trial::refusal(plugin)
+                    let mut object = located.object;
+                    if let Object::Plugin(plugin) = &mut object
+                        && let Err(why) = with_source(&mut plugin.spec, &directory)
                     {
-                        errors.push(format!("{place}: spec.source: {why}"));
+                        errors.push(format!("{place}: spec.sourceFile: {why}"));
                     }
-                    manifests.places.all.push((located.object.id(), place));
-                    manifests.objects.push(settle(located.object, &directory));
+                    manifests.places.all.push((object.id(), place));
+                    manifests.objects.push(settle(object, &directory));
                 }
             }
             Err(found) => errors.extend(found.iter().map(ToString::to_string)),
+        }
+    }
+    if errors.is_empty() {
+        let texts = Texts(&manifests.objects);
+        for (object, (_, place)) in manifests.objects.iter().zip(&manifests.places.all) {
+            if let Object::Plugin(plugin) = object
+                && let Some(why) = plugin_trial::refusal(plugin, &texts)
+            {
+                errors.push(format!("{place}: spec.source: {why}"));
+            }
         }
     }
     if errors.is_empty() {
@@ -175,6 +187,44 @@ fn text(file: &Path) -> Result<(String, PathBuf)> {
     let directory = file.canonicalize().map_err(input)?;
     let directory = directory.parent().unwrap_or(Path::new("/")).to_owned();
     Ok((text, directory))
+}
+
+/// Puts the module of a file into a plugin that names it.
+fn with_source(plugin: &mut PluginSpec, directory: &Path) -> std::result::Result<(), String> {
+    if let Some(file) = plugin.source_file.take() {
+        let path = directory.join(file);
+        let read = std::fs::read_to_string(&path);
+        plugin.source = read.map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The ConfigMaps and Secrets among objects.
+pub(crate) struct Texts<'a>(pub(crate) &'a [Object]);
+
+impl FilterRefs for Texts<'_> {
+    fn http_filter(&self, _: &str) -> Option<&HttpFilterSpec> {
+        None
+    }
+
+    fn plugin(&self, _: &str) -> Option<&PluginSpec> {
+        None
+    }
+
+    fn text(&self, reference: &ObjectRef, key: &str) -> Option<String> {
+        let secret = reference.kind.as_deref() == Some("Secret");
+        self.0.iter().find_map(|object| match object {
+            Object::ConfigMap(map) if !secret && map.metadata.name == reference.name => {
+                map.text(key)
+            }
+            Object::Secret(map) if secret && map.metadata.name == reference.name => map.text(key),
+            _ => None,
+        })
+    }
+
+    fn fetched_keys(&self, _: &str) -> Option<String> {
+        None
+    }
 }
 
 fn settle(mut object: Object, directory: &Path) -> Object {

@@ -1,8 +1,9 @@
 //! `tulle plugin`: tries a plugin before a mesh has it.
 
-use crate::args::{Plugin, PluginTest};
+use crate::args::{Plugin, PluginTrial};
 use crate::failure::{Failure, OrFail, Result};
-use crate::{manifests, output, plugin_trial};
+use crate::manifests::{self, Texts};
+use crate::{output, plugin_trial};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::fs;
@@ -14,17 +15,24 @@ const FAILS: u8 = 79;
 
 /// Runs the command.
 pub(crate) fn plugin(command: &Plugin) -> Result<ExitCode> {
-    let Plugin::Test(args) = command;
-    let mut trial = plugin_trial::trial(&read(args)?);
+    let (args, times) = match command {
+        Plugin::Test(trial) => (trial, 0),
+        Plugin::Bench(bench) => (&bench.trial, bench.times),
+    };
+    let (plugin, objects) = read(args)?;
+    let mut trial = plugin_trial::trial(&plugin, &Texts(&objects));
     let headers = |given: &[String]| given.iter().map(|h| header(h)).collect::<Result<Vec<_>>>();
     trial["request"] = json!({
         "method": args.method, "path": args.path, "headers": headers(&args.header)?,
+        "body": args.body,
     });
     trial["response"] = json!({
         "status": args.status, "headers": headers(&args.response_header)?,
+        "body": args.response_body,
     });
     trial["source"] = args.source.clone().into();
-    trial["times"] = args.times.into();
+    trial["backends"] = json!(args.backend);
+    trial["times"] = times.into();
     let fetches = args.fetch.iter().map(|f| {
         let parted = f.split_once('=');
         parted.ok_or_else(|| Failure::usage(format!("--fetch {f}: write TARGET=BODY")))
@@ -40,8 +48,8 @@ pub(crate) fn plugin(command: &Plugin) -> Result<ExitCode> {
     })
 }
 
-/// The plugin of a manifest, or of a bare module.
-fn read(args: &PluginTest) -> Result<Manifest<PluginSpec>> {
+/// The plugin of a manifest, with the manifest's objects, or of a bare module.
+fn read(args: &PluginTrial) -> Result<(Manifest<PluginSpec>, Vec<Object>)> {
     let file = &args.file;
     let is_module = file.extension().is_some_and(|e| e == "js" || e == "mjs");
     if is_module {
@@ -52,7 +60,7 @@ fn read(args: &PluginTest) -> Result<Manifest<PluginSpec>> {
         let config = config
             .transpose()
             .map_err(|e| Failure::usage("--config is no mapping in JSON").because(e))?;
-        return Ok(Manifest {
+        let plugin = Manifest {
             api_version: "tulle.dev/v1alpha1".to_owned(),
             kind: "Plugin".to_owned(),
             metadata: Metadata {
@@ -64,11 +72,12 @@ fn read(args: &PluginTest) -> Result<Manifest<PluginSpec>> {
                 config,
                 ..PluginSpec::default()
             },
-        });
+        };
+        return Ok((plugin, Vec::new()));
     }
     let found = manifests::read(std::slice::from_ref(file))?;
-    let plugins = found.objects.into_iter().filter_map(|object| match object {
-        Object::Plugin(plugin) => Some(plugin),
+    let plugins = found.objects.iter().filter_map(|object| match object {
+        Object::Plugin(plugin) => Some(plugin.clone()),
         _ => None,
     });
     let named = |plugin: &Manifest<PluginSpec>| {
@@ -78,7 +87,7 @@ fn read(args: &PluginTest) -> Result<Manifest<PluginSpec>> {
     };
     let mut plugins = plugins.filter(named);
     match (plugins.next(), plugins.next()) {
-        (Some(plugin), None) => Ok(plugin),
+        (Some(plugin), None) => Ok((plugin, found.objects)),
         (Some(_), Some(_)) => Err(Failure::usage(format!(
             "{} has several Plugins",
             file.display()
@@ -118,6 +127,18 @@ fn told(trial: &Value, outcome: &Value) -> String {
     } else if outcome["request"].is_object() {
         part("request", &trial["request"], &outcome["request"]);
         part("response", &trial["response"], &outcome["response"]);
+    }
+    if let Some(backend) = outcome["backend"].as_str() {
+        let _ = writeln!(out, "backend: {backend}");
+    }
+    for (title, key) in [("tag", "tags"), ("counted", "counts")] {
+        for pair in outcome[key].as_array().into_iter().flatten() {
+            let name = pair[0].as_str().unwrap_or_default();
+            let value = pair[1]
+                .as_str()
+                .map_or_else(|| pair[1].to_string(), str::to_owned);
+            let _ = writeln!(out, "{title}: {name} {value}");
+        }
     }
     for (title, key) in [("asked", "fetched"), ("console", "console")] {
         for line in outcome[key].as_array().into_iter().flatten() {

@@ -5,7 +5,7 @@ use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};
-use tulle_model::manifest::{Manifest, PluginSpec};
+use tulle_model::manifest::{FilterRefs, Manifest, PluginSpec};
 
 /// Exit code of a plugin that does not compile or start.
 const REFUSED: i32 = 65;
@@ -38,17 +38,17 @@ pub(crate) fn run(trial: &Value) -> Result<Value> {
 }
 
 /// A trial of a plugin, on a request that says nothing.
-pub(crate) fn trial(plugin: &Manifest<PluginSpec>) -> Value {
+pub(crate) fn trial(plugin: &Manifest<PluginSpec>, refs: &dyn FilterRefs) -> Value {
     json!({
-        "plugin": plugin.spec.filter(plugin.metadata.name.clone()),
+        "plugin": plugin.spec.filter(plugin.metadata.name.clone(), refs),
         "request": { "method": "GET", "path": "/", "headers": [] },
         "response": { "status": 200, "headers": [] },
     })
 }
 
 /// Why the sidecars would refuse a plugin; none: they would not, or their program is not here to ask.
-pub(crate) fn refusal(plugin: &Manifest<PluginSpec>) -> Option<String> {
-    match run(&trial(plugin)) {
+pub(crate) fn refusal(plugin: &Manifest<PluginSpec>, refs: &dyn FilterRefs) -> Option<String> {
+    match run(&trial(plugin, refs)) {
         Err(failure) if failure.exit == crate::failure::Exit::Input => Some(failure.to_string()),
         _ => None,
     }

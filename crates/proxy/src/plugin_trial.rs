@@ -32,6 +32,9 @@ struct Trial {
     /// Answers of services, by target.
     #[serde(default)]
     fetches: Vec<(String, String)>,
+    /// Backends of the route's rule: `service:port`.
+    #[serde(default)]
+    backends: Vec<String>,
     /// How often it is run once more, for its time.
     #[serde(default)]
     times: u32,
@@ -67,6 +70,15 @@ struct Outcome {
     response: Option<Message>,
     /// Whether the plugin gave it itself.
     answered: bool,
+    /// The backend that it chose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<String>,
+    /// Names and values for the log.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<(String, String)>,
+    /// Its counters, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    counts: Vec<(String, u64)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// Lines of the console.
@@ -139,13 +151,29 @@ fn once(trial: &Trial, engine: &ScriptEngine) -> Outcome {
     };
     let call = engine.begin(Subject {
         source,
+        has_body: trial.request.body.is_some(),
+        backends: trial.backends.clone(),
         ..Subject::new(request)
     });
     let call = match call {
         Ok(call) => call,
         Err(failure) => return failed(outcome, &failure),
     };
-    let turn = turns(trial, engine, call, &mut outcome.fetched);
+    let (mut request_body, mut response_body) =
+        (trial.request.body.clone(), trial.response.body.clone());
+    let mut turn = turns(trial, engine, (call, Hook::Request), &mut outcome.fetched);
+    if let (Turn::Done(None), Some(body)) = (&turn, &mut request_body)
+        && engine.wants_request_body(call)
+    {
+        engine.give_body(call, body.clone().into_bytes());
+        turn = turns(
+            trial,
+            engine,
+            (call, Hook::RequestBody),
+            &mut outcome.fetched,
+        );
+        replace(body, engine.take_body(call));
+    }
     match turn {
         Turn::Done(None) => {}
         Turn::Done(Some(answer)) => {
@@ -159,26 +187,49 @@ fn once(trial: &Trial, engine: &ScriptEngine) -> Outcome {
     if goes_on {
         let mut response = Head::response(trial.response.status);
         fill(&mut response, &trial.response);
-        if let Err(failure) = engine.respond(call, response) {
+        let mut seen = engine.respond(call, response);
+        if let (Ok(()), Some(body)) = (&seen, &mut response_body)
+            && engine.wants_response_body(call)
+        {
+            seen = engine.respond_body(call, body.clone().into_bytes());
+            replace(body, engine.take_body(call));
+        }
+        if let Err(failure) = seen {
             outcome = failed(outcome, &failure);
         }
     }
     if let Turn::Failed(failure) = engine.run(call, Hook::Log) {
         outcome = failed(outcome, &failure);
     }
+    outcome.tags = engine.take_tags(call);
+    outcome.counts = engine.take_counts().collect();
+    let backend = engine.chosen_backend(call);
     let Some(subject) = engine.end(call) else {
         return outcome;
     };
     if goes_on {
-        outcome.request = Some(shown(&subject.request));
-        outcome.response = subject.response.as_ref().map(shown);
+        outcome.backend = backend.and_then(|place| subject.backends.get(place).cloned());
+        outcome.request = Some(shown(&subject.request, request_body));
+        let response = subject.response.as_ref();
+        outcome.response = response.map(|response| shown(response, response_body));
     }
     outcome
 }
 
-/// Runs the request's hook to its end. Timers are over at once.
-fn turns(trial: &Trial, engine: &ScriptEngine, call: CallId, fetched: &mut Vec<String>) -> Turn {
-    let mut turn = engine.run(call, Hook::Request);
+fn replace(body: &mut String, by: Option<Vec<u8>>) {
+    if let Some(by) = by {
+        *body = String::from_utf8_lossy(&by).into_owned();
+    }
+}
+
+/// Runs a hook of the request to its end. Timers are over at once.
+fn turns(
+    trial: &Trial,
+    engine: &ScriptEngine,
+    (call, hook): (CallId, Hook),
+    fetched: &mut Vec<String>,
+) -> Turn {
+    let mut turn = engine.run(call, hook);
     let mut waits: Vec<Wish> = Vec::new();
     for _ in 0..TURNS {
         let Turn::Waits(wishes) = turn else {
@@ -230,7 +281,7 @@ fn fill(head: &mut Head, message: &Message) {
     }
 }
 
-fn shown(head: &Head) -> Message {
+fn shown(head: &Head, body: Option<String>) -> Message {
     Message {
         method: head.method.clone(),
         path: head.path.clone(),
@@ -239,7 +290,7 @@ fn shown(head: &Head) -> Message {
             .fields()
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
-        body: None,
+        body,
     }
 }
 

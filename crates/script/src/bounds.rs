@@ -13,6 +13,8 @@ pub struct ScriptLimits {
     pub memory: usize,
     /// Calls under way.
     pub calls: usize,
+    /// The longest body that its hooks see, in bytes.
+    pub body: usize,
 }
 
 impl Default for ScriptLimits {
@@ -21,6 +23,7 @@ impl Default for ScriptLimits {
             cpu: Duration::from_millis(5),
             memory: 4 << 20,
             calls: 256,
+            body: 256 << 10,
         }
     }
 }

@@ -32,12 +32,17 @@ pub struct Party {
 pub struct Subject {
     /// The request's head.
     pub request: Head,
+    /// Whether the request has a body.
+    pub has_body: bool,
     /// The response's head, once there is one.
     pub response: Option<Head>,
     /// The caller.
     pub source: Party,
     /// The destination.
     pub destination: Party,
+    /// Backends among which it may choose: `service:port`. In a cluster the service has its namespace, which scripts may leave
+    /// out.
+    pub backends: Vec<String>,
 }
 
 impl Subject {
@@ -102,6 +107,18 @@ pub(crate) struct Call {
     pub(crate) wishes: Vec<Wish>,
     /// Wishes that are not settled.
     pub(crate) waiting: Vec<WishId>,
+    /// The body that the next hook sees.
+    pub(crate) body: Vec<u8>,
+    /// The body that the last hook wants instead.
+    pub(crate) instead: Option<Vec<u8>>,
+    /// Whether it wants to see the body of the request, and of the response, no more.
+    pub(crate) skips: [bool; 2],
+    /// Which of the backends it has chosen.
+    pub(crate) backend: Option<usize>,
+    /// Whether its connection may go on; `None`: it has not decided.
+    pub(crate) verdict: Option<bool>,
+    /// Names and values for the log.
+    pub(crate) tags: Vec<(String, String)>,
     /// How the hook ended.
     pub(crate) end: Option<Result<Option<ScriptAnswer>, ScriptFailure>>,
 }
@@ -114,6 +131,8 @@ pub(crate) struct Calls {
     last_wish: Cell<u32>,
     /// The call whose turn it is.
     pub(crate) current: Cell<u32>,
+    /// Counters of the plugin, by name.
+    pub(crate) counts: RefCell<BTreeMap<String, u64>>,
 }
 
 impl Calls {

@@ -21,27 +21,46 @@ const PRELUDE: &str = include_str!("prelude.js");
 /// How long a plugin may take to start. It happens once, and on a request's time.
 const START: Duration = Duration::from_millis(100);
 
+/// Number of hooks.
+const HOOKS: usize = 6;
+
 /// Hooks of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// A request, before it is forwarded.
     Request,
+    /// Its body.
+    RequestBody,
     /// The head of its response.
     Response,
+    /// The body of that.
+    ResponseBody,
     /// Its end.
     Log,
+    /// The first bytes of a connection.
+    Connection,
 }
 
 impl Hook {
     /// All hooks.
-    pub const ALL: [Self; 3] = [Self::Request, Self::Response, Self::Log];
+    pub const ALL: [Self; HOOKS] = [
+        Self::Request,
+        Self::RequestBody,
+        Self::Response,
+        Self::ResponseBody,
+        Self::Log,
+        Self::Connection,
+    ];
 
     /// The name of the function that a plugin exports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Request => "onRequest",
+            Self::RequestBody => "onRequestBody",
             Self::Response => "onResponse",
+            Self::ResponseBody => "onResponseBody",
             Self::Log => "onLog",
+            Self::Connection => "onConnection",
         }
     }
 }
@@ -72,7 +91,7 @@ pub enum Turn {
 pub struct ScriptEngine {
     calls: Rc<Calls>,
     limits: ScriptLimits,
-    hooks: [bool; 3],
+    hooks: [bool; HOOKS],
     spoilt: Cell<bool>,
     // Dropped before the sandbox that they belong to.
     run: Persistent<Function<'static>>,
@@ -166,25 +185,88 @@ impl ScriptEngine {
     pub fn respond(&self, call: CallId, response: Head) -> Result<(), ScriptFailure> {
         let then = |call: &mut Call| call.subject.response = Some(response);
         self.calls.with(call.0, then);
-        match self.run(call, Hook::Response) {
+        self.run_at_once(call, Hook::Response)
+    }
+
+    /// Shows a call the body of its response.
+    ///
+    /// # Errors
+    /// As [`Self::respond`].
+    pub fn respond_body(&self, call: CallId, body: Vec<u8>) -> Result<(), ScriptFailure> {
+        self.give_body(call, body);
+        self.run_at_once(call, Hook::ResponseBody)
+    }
+
+    fn run_at_once(&self, call: CallId, hook: Hook) -> Result<(), ScriptFailure> {
+        match self.run(call, hook) {
             Turn::Done(None) => Ok(()),
             Turn::Failed(failure) => Err(failure),
-            Turn::Done(Some(_)) | Turn::Waits(_) => Err(ScriptFailure::thrown(
-                "onResponse neither waits nor answers",
-            )),
+            Turn::Done(Some(_)) | Turn::Waits(_) => Err(ScriptFailure::thrown(format!(
+                "{} neither waits nor answers",
+                hook.name()
+            ))),
         }
     }
 
-    /// Reads what a call has changed of its request.
-    pub fn request_edits(&self, call: CallId, read: impl FnOnce(&[HeadEdit])) {
-        let request = |call: &mut Call| read(call.subject.request.edits());
-        self.calls.with(call.0, request);
+    /// Takes whether the connection of a call may go on; `None`: the hook wants to see more of it.
+    pub fn take_verdict(&self, call: CallId) -> Option<bool> {
+        self.calls.with(call.0, |call| call.verdict.take())?
     }
 
-    /// Reads what a call has changed of its response.
-    pub fn response_edits(&self, call: CallId, read: impl FnOnce(&[HeadEdit])) {
-        let response = |call: &mut Call| call.subject.response.as_ref().map(|r| read(r.edits()));
-        self.calls.with(call.0, response);
+    /// Gives a call the body, or the bytes of its connection, that its next hook sees.
+    pub fn give_body(&self, call: CallId, body: Vec<u8>) {
+        self.calls.with(call.0, |call| call.body = body);
+    }
+
+    /// Takes the body that the last hook wants instead, if it wants another.
+    pub fn take_body(&self, call: CallId) -> Option<Vec<u8>> {
+        self.calls.with(call.0, |call| call.instead.take())?
+    }
+
+    /// Whether a call is to see the body of its request.
+    pub fn wants_request_body(&self, call: CallId) -> bool {
+        self.wants(call, Hook::RequestBody, 0)
+    }
+
+    /// Whether a call is to see the body of its response.
+    pub fn wants_response_body(&self, call: CallId) -> bool {
+        self.wants(call, Hook::ResponseBody, 1)
+    }
+
+    fn wants(&self, call: CallId, hook: Hook, which: usize) -> bool {
+        let skips = |call: &mut Call| call.skips.get(which).copied().unwrap_or_default();
+        self.has(hook) && self.calls.with(call.0, skips) == Some(false)
+    }
+
+    /// Takes names and values that a call has for the log.
+    pub fn take_tags(&self, call: CallId) -> Vec<(String, String)> {
+        let tags = |call: &mut Call| std::mem::take(&mut call.tags);
+        self.calls.with(call.0, tags).unwrap_or_default()
+    }
+
+    /// Takes what was counted by all calls, by name.
+    pub fn take_counts(&self) -> impl Iterator<Item = (String, u64)> {
+        self.calls.counts.take().into_iter()
+    }
+
+    /// Which of its backends a call has chosen.
+    pub fn chosen_backend(&self, call: CallId) -> Option<usize> {
+        self.calls.with(call.0, |call| call.backend)?
+    }
+
+    /// Takes what a call has changed of its request since the last time.
+    pub fn take_request_edits(&self, call: CallId) -> Vec<HeadEdit> {
+        let request = |call: &mut Call| call.subject.request.take_edits();
+        self.calls.with(call.0, request).unwrap_or_default()
+    }
+
+    /// Takes what a call has changed of its response since the last time.
+    pub fn take_response_edits(&self, call: CallId) -> Vec<HeadEdit> {
+        let response = |call: &mut Call| call.subject.response.as_mut().map(Head::take_edits);
+        self.calls
+            .with(call.0, response)
+            .flatten()
+            .unwrap_or_default()
     }
 
     /// Runs a hook of a call.
@@ -196,6 +278,7 @@ impl ScriptEngine {
         let hold = self.hooks.iter().filter(|has| **has).count() > 1;
         self.calls.with(call.0, |call| {
             call.end = None;
+            call.instead = None;
             call.is_held |= hold;
         });
         self.turn(call, &self.run, (call.0, hook.name(), hold))
@@ -290,7 +373,7 @@ impl ScriptEngine {
 }
 
 /// `run`, `settle` and `drop` of the prelude, and which hooks there are.
-type Started = ([Persistent<Function<'static>>; 3], [bool; 3]);
+type Started = ([Persistent<Function<'static>>; 3], [bool; HOOKS]);
 
 /// An error while a plugin starts.
 enum Failed {
@@ -312,7 +395,7 @@ fn begin(
     let install: Function<'_> = prelude.get("default").map_err(say)?;
     let made: Object<'_> = install.call((host, config)).map_err(say)?;
     let plugin = evaluate(ctx, &program.name, &program.source)?;
-    let mut hooks = [false; 3];
+    let mut hooks = [false; HOOKS];
     for (hook, has) in Hook::ALL.iter().zip(&mut hooks) {
         let exported: rquickjs::Value<'_> = plugin.get(hook.name()).map_err(say)?;
         *has = exported.is_function();

@@ -100,6 +100,11 @@ impl Head {
         &self.edits
     }
 
+    /// Returns the changes since the last time.
+    pub fn take_edits(&mut self) -> Vec<HeadEdit> {
+        std::mem::take(&mut self.edits)
+    }
+
     pub(crate) fn set(&mut self, name: String, value: String) {
         self.drop_field(&name);
         self.push_edited(&name, &value);

@@ -17,8 +17,13 @@ use tulle_model::resource::is_protected_header;
 const WISHES: usize = 16;
 /// Longest wait of a plugin.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The largest answer of a plugin in bytes.
+/// The largest answer of a plugin, and the largest body that it makes of another, in bytes.
 const BODY: usize = 1 << 20;
+/// The longest value of a tag in bytes, and the most tags of a request.
+const TAG: usize = 256;
+const TAGS: usize = 16;
+/// Most names of counters between two looks at them.
+const COUNTS: usize = 32;
 /// The longest name of a field in bytes, and the longest value.
 const FIELD: [usize; 2] = [256, 8192];
 
@@ -282,7 +287,143 @@ fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
         Ok(())
     };
     host.set("answer", Func::from(answer))?;
-    Ok(())
+    bodies(host, calls)?;
+    backends(host, calls)?;
+    telemetry(host, calls)
+}
+
+/// Says that the bytes live as long as the context, which is not seen from a closure.
+fn gives_bytes<F>(function: F) -> F
+where
+    F: for<'js> Fn(Ctx<'js>, u32) -> Result<TypedArray<'js, u8>>,
+{
+    function
+}
+
+fn bodies(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    let of = calls.clone();
+    let body = gives_bytes(move |ctx, call| {
+        let body = of.with(call, |call| std::mem::take(&mut call.body));
+        TypedArray::new(ctx, body.unwrap_or_default())
+    });
+    host.set("body", Func::from(body))?;
+    let of = calls.clone();
+    let replace = move |ctx: Ctx<'_>, call: u32, body: TypedArray<'_, u8>| {
+        let body = bytes(&ctx, &body)?;
+        if body.len() > BODY {
+            return Err(Exception::throw_range(&ctx, "a body has at most 1 MiB"));
+        }
+        of.with(call, |call| {
+            call.instead = Some(body);
+            call.end = Some(Ok(None));
+        });
+        Ok(())
+    };
+    host.set("replace", Func::from(replace))?;
+    let of = calls.clone();
+    let judge = move |call: u32, passes: bool| {
+        of.with(call, |call| {
+            call.verdict = Some(passes);
+            call.end = Some(Ok(None));
+        });
+    };
+    host.set("judge", Func::from(judge))?;
+    let of = calls.clone();
+    let has = move |call: u32| of.with(call, |call| call.subject.has_body) == Some(true);
+    host.set("hasBody", Func::from(has))?;
+    let of = calls.clone();
+    let skip = move |call: u32, response: bool| {
+        of.with(call, |call| match response {
+            false => call.skips[0] = true,
+            true => call.skips[1] = true,
+        });
+    };
+    host.set("skipBody", Func::from(skip))
+}
+
+fn backends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    let of = calls.clone();
+    let all = move |call: u32| {
+        let all = of.with(call, |call| call.subject.backends.clone());
+        all.unwrap_or_default()
+    };
+    host.set("backends", Func::from(all))?;
+    let of = calls.clone();
+    let chosen = move |call: u32| {
+        let chosen = of.with(call, |call| {
+            let chosen = call.subject.backends.get(call.backend?)?;
+            Some(chosen.clone())
+        });
+        chosen.flatten()
+    };
+    host.set("backend", Func::from(chosen))?;
+    let of = calls.clone();
+    let choose = move |ctx: Ctx<'_>, call: u32, name: String| {
+        let found = of.with(call, |call| {
+            let mut all = call.subject.backends.iter();
+            let found = all.position(|backend| means(&name, backend))?;
+            call.backend = Some(found);
+            Some(())
+        });
+        found.flatten().ok_or_else(|| {
+            let text = format!("{name} is not among the backends of the route's rule");
+            Exception::throw_type(&ctx, &text)
+        })
+    };
+    host.set("choose", Func::from(choose))
+}
+
+/// Whether `name`, with or without namespace and port, is this backend.
+fn means(name: &str, backend: &str) -> bool {
+    let (service, port) = backend.rsplit_once(':').unwrap_or((backend, ""));
+    let (name, asked) = name.rsplit_once(':').unwrap_or((name, port));
+    let rest = service.strip_prefix(name);
+    asked == port && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Tags for the log, and counters.
+fn telemetry(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    fn check(ctx: &Ctx<'_>, name: &str) -> Result<()> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        match !name.is_empty() && name.len() <= 64 && name.bytes().all(fits) {
+            true => Ok(()),
+            false => Err(Exception::throw_type(
+                ctx,
+                &format!("{name:?}: a name has 1 to 64 letters of ASCII, digits and _"),
+            )),
+        }
+    }
+    let of = calls.clone();
+    let tag = move |ctx: Ctx<'_>, call: u32, name: String, mut value: String| {
+        check(&ctx, &name)?;
+        value.truncate(value.floor_char_boundary(TAG));
+        let kept = of.with(call, |call| {
+            call.tags.retain(|(known, _)| *known != name);
+            let fits = call.tags.len() < TAGS;
+            call.tags.extend(fits.then_some((name, value)));
+            fits
+        });
+        match kept {
+            Some(false) => {
+                let text = format!("a request has at most {TAGS} tags");
+                Err(Exception::throw_range(&ctx, &text))
+            }
+            _ => Ok(()),
+        }
+    };
+    host.set("tag", Func::from(tag))?;
+    let of = calls.clone();
+    let count = move |ctx: Ctx<'_>, name: String, count: u32| {
+        check(&ctx, &name)?;
+        let mut counts = of.counts.borrow_mut();
+        if counts.len() >= COUNTS && !counts.contains_key(&name) {
+            let text = format!("a plugin counts at most {COUNTS} things");
+            return Err(Exception::throw_range(&ctx, &text));
+        }
+        *counts.entry(name).or_default() += u64::from(count);
+        Ok(())
+    };
+    host.set("count", Func::from(count))
 }
 
 fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {

@@ -24,8 +24,7 @@ function bounded(owner, name, fits) {
 
 const few = (self) => !(number(self?.length) > MOST);
 for (const name of [
-  "copyWithin", "every", "fill", "filter", "find", "findIndex", "findLast", "findLastIndex", 
-  "forEach", "includes", "indexOf", "join", "lastIndexOf", "map", "pop", "push", "reduce", "reduceRight", "reverse", "shift",
+  "copyWithin", "every", "fill", "filter", "forEach", "includes", "indexOf", "join", "lastIndexOf", "map", "pop", "push", "reduce", "reduceRight", "reverse", "shift",
   "slice", "some", "sort", "splice", "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
 ]) {
   bounded(Array.prototype, name, few);
@@ -52,8 +51,32 @@ const written = {
   },
 };
 const { map } = Array.prototype;
-for (const name of ["flat", "flatMap"]) {
-  defineProperty(Array.prototype, name, { ...getOwnPropertyDescriptor(Array.prototype, name), value: written[name] });
+// The engine frees an element twice where its own functions that search are interrupted (quickjs-ng 0.14, js_array_find).
+const search = (list, test, self, from, step) => {
+  if (typeof test !== "function") throw new Wrong("not a function");
+  const length = number(list.length);
+  for (let at = from ?? length - 1; at >= 0 && at < length; at += step) {
+    const one = list[at];
+    if (apply(test, self, [one, at, list])) return [at, one];
+  }
+  return [-1];
+};
+const searches = {
+  find(test, self) {
+    return search(this, test, self, 0, 1)[1];
+  },
+  findIndex(test, self) {
+    return search(this, test, self, 0, 1)[0];
+  },
+  findLast(test, self) {
+    return search(this, test, self, undefined, -1)[1];
+  },
+  findLastIndex(test, self) {
+    return search(this, test, self, undefined, -1)[0];
+  },
+};
+for (const [name, value] of Object.entries({ ...written, ...searches })) {
+  defineProperty(Array.prototype, name, { ...getOwnPropertyDescriptor(Array.prototype, name), value });
 }
 // The same of what is written as JSON: with a function for each value the engine looks at the clock.
 const { stringify } = JSON;
@@ -156,6 +179,12 @@ export default function install(host, config) {
     get headers() {
       return (this.#headers ??= new Headers(this.#call, false));
     }
+    get hasBody() {
+      return host.hasBody(this.#call);
+    }
+    skipBody() {
+      host.skipBody(this.#call, false);
+    }
   }
 
   class UpstreamResponse {
@@ -172,6 +201,29 @@ export default function install(host, config) {
     }
     get headers() {
       return (this.#headers ??= new Headers(this.#call, true));
+    }
+    skipBody() {
+      host.skipBody(this.#call, true);
+    }
+  }
+
+  // A whole body.
+  class Body {
+    #bytes;
+    constructor(bytes) {
+      this.#bytes = bytes;
+    }
+    get length() {
+      return this.#bytes.length;
+    }
+    bytes() {
+      return this.#bytes;
+    }
+    text() {
+      return host.decode(this.#bytes, false);
+    }
+    json() {
+      return JSON.parse(host.decode(this.#bytes, true));
     }
   }
 
@@ -191,6 +243,18 @@ export default function install(host, config) {
     }
     get destination() {
       return party(host.party(this.#call, false));
+    }
+    tag(name, value) {
+      host.tag(this.#call, text(name), text(value));
+    }
+    get backends() {
+      return host.backends(this.#call);
+    }
+    get backend() {
+      return host.backend(this.#call) ?? null;
+    }
+    set backend(name) {
+      host.choose(this.#call, text(name));
     }
   }
 
@@ -317,8 +381,15 @@ export default function install(host, config) {
     return bytes;
   };
 
+  const metrics = freeze({
+    count(name, count = 1) {
+      host.count(text(name), number(count));
+    },
+  });
+
   const globals = {
     mesh,
+    metrics,
     store,
     Response,
     crypto: freeze({ subtle }),
@@ -349,12 +420,28 @@ export default function install(host, config) {
   }
 
   let hooks;
+  const shownTo = {
+    onRequest: (call) => [new Request(call)],
+    onRequestBody: (call) => [new Body(host.body(call)), new Request(call)],
+    onResponse: (call) => [new UpstreamResponse(call)],
+    onResponseBody: (call) => [new Body(host.body(call)), new UpstreamResponse(call)],
+    onLog: (call) => [new Request(call), new UpstreamResponse(call)],
+    onConnection: (call) => [host.body(call)],
+  };
   // Contexts of calls whose hooks are not all done.
   const contexts = new Map();
-  const end = (call, value) => {
+  const end = (call, name, value) => {
     if (value === undefined || value === null) return host.done(call);
+    if (name === "onConnection") {
+      if (typeof value === "boolean") return host.judge(call, value);
+      throw new Wrong("onConnection returns true, false, or nothing to see more");
+    }
     if (value instanceof Response) return host.answer(call, value.status, pairsOf(value.headers), bytesOf(value.body));
-    throw new Wrong("a hook returns nothing or a Response");
+    const bodies = name === "onRequestBody" || name === "onResponseBody";
+    if (bodies && (typeof value === "string" || value instanceof ArrayBuffer || ArrayBuffer.isView(value))) {
+      return host.replace(call, bytesOf(value));
+    }
+    throw new Wrong(`${name} returns nothing${bodies ? ", another body as text or bytes," : ""} or a Response`);
   };
   const fail = (call, error) => {
     const frame = text(error?.stack ?? "").split("\n").find((one) => one.trim() && !one.includes("(tulle:"));
@@ -367,10 +454,9 @@ export default function install(host, config) {
     run(call, name, hold) {
       const context = contexts.get(call) ?? new Context(call);
       if (hold) contexts.set(call, context);
-      const subject = name === "onRequest" ? new Request(call) : new UpstreamResponse(call);
-      const result = name === "onLog" ? hooks[name](new Request(call), subject, context) : hooks[name](subject, context);
-      if (typeof result?.then !== "function") return end(call, result);
-      result.then((value) => end(call, value)).catch((error) => fail(call, error));
+      const result = hooks[name](...shownTo[name](call), context);
+      if (typeof result?.then !== "function") return end(call, name, result);
+      result.then((value) => end(call, name, value)).catch((error) => fail(call, error));
     },
     settle,
     drop(call) {

@@ -270,7 +270,10 @@ fn what_is_thrown_is_told_with_its_place() {
     );
     for (source, told) in [
         ("export const onRequest = 5", "onRequest is not a function"),
-        ("export const onRequestBody = () => {}", "onRequestBody"),
+        (
+            "export const onRequestBodies = () => {}",
+            "onRequestBodies is no hook",
+        ),
         ("throw new Error('at once')", "at once"),
         (
             "await mesh.sleep(5); export const onRequest = () => {}",
@@ -537,4 +540,96 @@ fn declarations_name_what_the_prelude_has() {
         count += 1;
     }
     assert_eq!(count, declared.matches("\ndeclare ").count());
+}
+
+#[test]
+fn bodies_are_seen_and_replaced() {
+    let engine = start(
+        "export async function onRequestBody(body, request, context) {
+            request.headers.set('x-length', body.length);
+            context.state.first = body.bytes()[0];
+            await mesh.sleep(1);
+            return body.text().toUpperCase();
+        }
+        export function onResponseBody(body, response, context) {
+            if (body.length === 0) return response.headers.set('x-first', context.state.first);
+            return new Uint8Array([context.state.first, ...body.bytes()]);
+        }",
+    );
+    let (call, turn) = request(&engine);
+    assert_eq!(turn, Turn::Done(None));
+    assert!(engine.wants_request_body(call) && engine.wants_response_body(call));
+    engine.give_body(call, b"abc".to_vec());
+    let Turn::Waits(wishes) = engine.run(call, Hook::RequestBody) else {
+        panic!("it waits");
+    };
+    assert_eq!(engine.take_body(call), None);
+    let turn = engine.settle(call, wishes[0].id, Ok(Fetched::default()));
+    assert_eq!(turn, Turn::Done(None));
+    assert_eq!(engine.take_body(call).unwrap(), b"ABC");
+    assert_eq!(engine.take_body(call), None);
+    let edits = [HeadEdit::Set("x-length".into(), "3".into())];
+    assert_eq!(engine.take_request_edits(call), edits);
+    assert!(engine.take_request_edits(call).is_empty());
+    engine.respond(call, Head::response(200)).unwrap();
+    engine.respond_body(call, b"\xff\x00".to_vec()).unwrap();
+    assert_eq!(engine.take_body(call).unwrap(), b"a\xff\x00");
+    engine.respond_body(call, Vec::new()).unwrap();
+    assert_eq!(engine.take_body(call), None);
+    let edits = [HeadEdit::Set("x-first".into(), "97".into())];
+    assert_eq!(engine.take_response_edits(call), edits);
+    engine.end(call);
+}
+
+#[test]
+fn a_call_may_leave_its_bodies_alone() {
+    let engine = start(
+        "export const onRequest = (request) => request.skipBody();
+        export const onRequestBody = () => 'a';
+        export const onResponse = (response) => response.skipBody();
+        export const onResponseBody = () => 'b';",
+    );
+    let (call, _) = request(&engine);
+    assert!(!engine.wants_request_body(call) && engine.wants_response_body(call));
+    engine.respond(call, Head::response(200)).unwrap();
+    assert!(!engine.wants_response_body(call));
+    // Another call is not meant.
+    let other = engine.begin(subject()).unwrap();
+    assert!(engine.wants_request_body(other));
+    engine.end(call);
+    assert!(!engine.wants_request_body(call));
+    engine.end(other);
+}
+
+#[test]
+fn a_search_that_is_interrupted_frees_nothing_twice() {
+    for name in ["find", "findIndex", "findLast", "findLastIndex"] {
+        let engine = start(&format!(
+            "const long = 'a'.repeat(60000);
+            export function onRequest() {{
+                for (;;) Array.prototype.{name}.call(long, () => false);
+            }}"
+        ));
+        // Each is cut at another place.
+        for _ in 0..20 {
+            let (call, turn) = request(&engine);
+            assert_eq!(failure(turn).cause, FailureCause::Time);
+            engine.end(call);
+        }
+    }
+}
+
+#[test]
+fn lists_are_searched_as_they_should_be() {
+    let found = text(
+        "const list = [1, 5, , 7, 5];
+        const is = (n) => (one, at, all) => one === n && all === list;
+        return Response.json([
+            list.find(is(5)), list.findIndex(is(5)), list.findLast((n) => n < 7), list.findLastIndex(is(5)),
+            list.findIndex((n) => n === undefined), list.find(is(9)) === undefined, list.findIndex(is(9)), [].findLast(() => true) === undefined,
+            Array.prototype.find.call('abc', function (c) { return c > this.than; }, { than: 'a' }),
+            new Uint8Array([3, 4]).find((n) => n > 3),
+        ]);",
+    );
+    assert_eq!(found, "[5,1,5,4,2,true,-1,true,\"b\",4]");
 }

@@ -41,7 +41,7 @@ export const chinese: Record<string, FindingText> = {
   },
   TL0015: { cause: "SMI 的 TCPRoute 不存在", effect: "该规则什么也不放行", fix: "更正名称，或添加它" },
   TL0016: {
-    cause: "HTTPFilter 不存在",
+    cause: "HTTPFilter 或 Plugin 不存在",
     effect: "该规则的请求以 500 应答",
     fix: "更正名称，或添加该过滤器",
   },

@@ -623,12 +623,25 @@ pub(crate) enum OtherMesh {
 pub(crate) enum Plugin {
     /// Run a plugin on one request, without a mesh, and show what it does
     #[command(after_help = examples::PLUGIN_TEST)]
-    Test(PluginTest),
+    Test(PluginTrial),
+    /// Run a plugin on one request again and again, and show what one run takes
+    #[command(after_help = examples::PLUGIN_BENCH)]
+    Bench(PluginBench),
+}
+
+/// `tulle plugin bench`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PluginBench {
+    #[command(flatten)]
+    pub(crate) trial: PluginTrial,
+    /// Number of runs, after a first one
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub(crate) times: u32,
 }
 
 /// `tulle plugin test`
 #[derive(Debug, Clone, Args)]
-pub(crate) struct PluginTest {
+pub(crate) struct PluginTrial {
     /// A manifest with a Plugin, or its module alone (.js)
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -647,9 +660,15 @@ pub(crate) struct PluginTest {
     /// Header of the request
     #[arg(short = 'H', long, value_name = "NAME: VALUE")]
     pub(crate) header: Vec<String>,
+    /// Body of the request
+    #[arg(short = 'd', long, value_name = "TEXT")]
+    pub(crate) body: Option<String>,
     /// SPIFFE id of the caller
     #[arg(long, value_name = "ID", default_value = "")]
     pub(crate) source: String,
+    /// Backend of the route's rule, for a plugin that chooses one
+    #[arg(long, value_name = "SERVICE:PORT")]
+    pub(crate) backend: Vec<String>,
     /// Answer of a service to `mesh.fetch`
     #[arg(long, value_name = "TARGET=BODY")]
     pub(crate) fetch: Vec<String>,
@@ -659,9 +678,9 @@ pub(crate) struct PluginTest {
     /// Header of the application's response
     #[arg(long, value_name = "NAME: VALUE")]
     pub(crate) response_header: Vec<String>,
-    /// Run it so many times more, and show the time of one
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
-    pub(crate) times: u32,
+    /// Body of the application's response
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) response_body: Option<String>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -80,6 +80,7 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
                 inputs.plugins.get(name).map(|p| &p.target_refs),
                 dirty,
             );
+            filter(inputs, name, dirty);
         }
         "Authentication" => {
             targeted(
@@ -206,6 +207,7 @@ fn group(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     }
 }
 
+/// Marks what has routes that refer to an HTTPFilter or Plugin of this name.
 fn filter(inputs: &Inputs, name: &str, dirty: &mut Dirty) {
     let named = |f: &&RouteFilter| f.extension_ref.as_ref().is_some_and(|r| r.name == name);
     for route in inputs.routes.values() {
@@ -250,6 +252,12 @@ fn text(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty) {
     let mut roots = inputs.egress.values().filter_map(roots_ref);
     if roots.any(|r| is(r, "ConfigMap")) {
         dirty.insert(Unit::Egress);
+    }
+    for (plugin_name, spec) in &inputs.plugins {
+        if spec.source_ref.as_ref().is_some_and(|r| is(r, "ConfigMap")) {
+            targeted(inputs, Some(&spec.target_refs), dirty);
+            filter(inputs, plugin_name.as_str(), dirty);
+        }
     }
     let named = |p: &JwtProviderSpec| p.jwks_ref.as_ref().is_some_and(|r| is(r, "ConfigMap"));
     providers(inputs, &named, dirty);

@@ -229,7 +229,7 @@ fn plugins(
     let all = inputs.in_namespace_of(&inputs.plugins, of);
     let meant = all.filter(|(_, spec)| !meant(&spec.target_refs).is_empty());
     let named = meant.map(|(name, spec)| {
-        let filter = Filter::Plugin(spec.filter(name.to_string()));
+        let filter = Filter::Plugin(spec.filter(name.to_string(), inputs));
         (format!("Plugin/{name}"), filter)
     });
     named.unzip()

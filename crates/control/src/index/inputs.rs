@@ -433,6 +433,10 @@ impl FilterRefs for Inputs {
         self.filters.get(name)
     }
 
+    fn plugin(&self, name: &str) -> Option<&PluginSpec> {
+        self.plugins.get(name)
+    }
+
     fn text(&self, reference: &ObjectRef, key: &str) -> Option<String> {
         if reference.kind.as_deref() == Some("Secret") {
             return self.secrets.get(reference.name.as_str())?.text(key);

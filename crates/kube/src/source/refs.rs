@@ -217,7 +217,7 @@ pub(super) fn files<'a>(spec: &'a Value, f: &mut impl FnMut(&'a Value, &'static 
         Value::Object(fields) => {
             for (name, field) in fields {
                 match name.as_str() {
-                    "jwksRef" | "caCertificateRef" => f(field, "ConfigMap"),
+                    "jwksRef" | "caCertificateRef" | "sourceRef" => f(field, "ConfigMap"),
                     "caCertificateRefs" => list(field).into_iter().for_each(|r| f(r, "ConfigMap")),
                     "certificateRefs" => list(field).into_iter().for_each(|r| f(r, "Secret")),
                     _ => files(field, f),

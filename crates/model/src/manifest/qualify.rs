@@ -109,6 +109,7 @@ impl Object {
             }
             Self::Plugin(m) => {
                 in_.own(&mut m.metadata);
+                in_.objects(m.spec.source_ref.as_mut());
                 in_.targets(&mut m.spec.target_refs);
                 for service in &mut m.spec.services {
                     in_.name(service, &mut None);

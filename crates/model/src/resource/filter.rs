@@ -98,6 +98,9 @@ pub struct Plugin {
     /// Calls under way on each worker; 0: 256.
     #[serde(default, skip_serializing_if = "is_default")]
     pub calls: u32,
+    /// KiB of the longest body that its hooks see; 0: 256.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub body_kib: u32,
     /// Services that it may ask.
     #[serde(default, skip_serializing_if = "is_default")]
     pub services: Vec<String>,

@@ -1,7 +1,9 @@
 //! Routes: which requests and connections go where.
 
-use super::{Affinity, Filter, Policy, Retry, is_default, is_one, one};
+use super::{Affinity, Filter, Policy, Respond, Retry, is_default, is_one, one};
+use crate::namespaced::Namespaced;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// An HTTPRoute or GRPCRoute, attached to a gateway or a service.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -25,6 +27,47 @@ pub struct Route {
     /// own namespace; empty: of all clients.
     #[serde(default, skip_serializing_if = "is_default")]
     pub clients: String,
+}
+
+impl Route {
+    /// Routes as a proxy of a workload in this namespace follows them. A plugin runs only in proxies of the namespace that it is
+    /// of, because its engine shares their process with their private keys. In place of another one requests are answered with
+    /// 500. `None`: on a host, where there are no namespaces.
+    pub fn with_own_plugins<'a>(
+        routes: Cow<'a, [Self]>,
+        namespace: Option<&str>,
+    ) -> Cow<'a, [Self]> {
+        let Some(namespace) = namespace else {
+            return routes;
+        };
+        let is_foreign =
+            |plugin: &str| Namespaced::split(plugin).is_none_or(|(_, of)| of != namespace);
+        let foreign = |filter: &Filter| match filter {
+            Filter::Plugin(plugin) if is_foreign(&plugin.name) => Some(Filter::Respond(Respond {
+                status: 500,
+                body: format!("plugin {} runs only in its own namespace\n", plugin.name),
+                content_type: String::new(),
+            })),
+            _ => None,
+        };
+        let filters = routes.iter().flat_map(|r| &r.rules).flat_map(|rule| {
+            let of_backends = rule.backends.iter().flat_map(|b| &b.filters);
+            rule.filters.iter().chain(of_backends)
+        });
+        if filters.filter_map(foreign).next().is_none() {
+            return routes;
+        }
+        let mut routes = routes.into_owned();
+        for rule in routes.iter_mut().flat_map(|r| &mut r.rules) {
+            let of_backends = rule.backends.iter_mut().flat_map(|b| &mut b.filters);
+            for filter in rule.filters.iter_mut().chain(of_backends) {
+                if let Some(instead) = foreign(filter) {
+                    *filter = instead;
+                }
+            }
+        }
+        Cow::Owned(routes)
+    }
 }
 
 /// Matches and where matching requests go.
@@ -175,4 +218,57 @@ pub struct TcpRoute {
     /// Listener it is attached to, where others share the port; empty: all of the port.
     #[serde(default, skip_serializing_if = "is_default")]
     pub listener: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Plugin;
+
+    #[test]
+    fn a_plugin_runs_only_in_its_own_namespace() {
+        let plugin = |name: &str| {
+            Filter::Plugin(Plugin {
+                name: name.to_owned(),
+                ..Plugin::default()
+            })
+        };
+        let backend = Backend {
+            service: "web.shop".to_owned(),
+            port: 80,
+            weight: 1,
+            filters: vec![plugin("b.shop"), plugin("c.bank")],
+        };
+        let routes = [Route {
+            rules: vec![RouteRule {
+                filters: vec![plugin("a.shop"), plugin("a.x.bank"), plugin("plain")],
+                backends: vec![backend],
+                ..RouteRule::default()
+            }],
+            ..Route::default()
+        }];
+        let seen = |namespace: Option<&str>| -> Vec<String> {
+            let routes = Route::with_own_plugins(Cow::Borrowed(&routes), namespace);
+            let rule = &routes[0].rules[0];
+            let filters = rule.filters.iter().chain(&rule.backends[0].filters);
+            let name = |filter: &Filter| match filter {
+                Filter::Plugin(plugin) => plugin.name.clone(),
+                Filter::Respond(respond) => respond.status.to_string(),
+                _ => String::new(),
+            };
+            filters.map(name).collect()
+        };
+        assert_eq!(
+            seen(Some("shop")),
+            ["a.shop", "500", "500", "b.shop", "500"]
+        );
+        assert_eq!(
+            seen(Some("bank")),
+            ["500", "a.x.bank", "500", "500", "c.bank"]
+        );
+        assert_eq!(
+            seen(None),
+            ["a.shop", "a.x.bank", "plain", "b.shop", "c.bank"]
+        );
+    }
 }

@@ -3,10 +3,11 @@
 use crate::config::connection_route::ConnectionRoutes;
 use crate::config::gateway_guard::Guard;
 use crate::config::route::{HostMatch, RouteTable};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tulle_model::resource::{self, ListenerProtocol, Workload};
+use tulle_model::resource::{self, ListenerProtocol, Route, Workload};
 use tulle_net::clock;
 use tulle_tls::outside::OutsideServer;
 
@@ -64,7 +65,11 @@ impl Gateway {
     ///
     /// # Errors
     /// Listeners of a port contradict each other, or a route makes no sense.
-    pub fn compile(gateway: &resource::Gateway, old: Option<&Self>) -> Result<Self, String> {
+    pub fn compile(
+        gateway: &resource::Gateway,
+        old: Option<&Self>,
+        namespace: Option<&str>,
+    ) -> Result<Self, String> {
         let listeners = gateway
             .listeners
             .iter()
@@ -95,7 +100,10 @@ impl Gateway {
             },
             listeners,
             proxied: proxied_ports(&gateway.listeners)?,
-            routes: RouteTable::compile(&gateway.routes)?,
+            routes: RouteTable::compile(&Route::with_own_plugins(
+                Cow::Borrowed(&gateway.routes),
+                namespace,
+            ))?,
             connections: ConnectionRoutes::compile(&gateway.tls_routes, &gateway.tcp_routes),
             locality: gateway.locality.clone(),
             workload: Workload::shown(gateway.workload.as_deref()),
@@ -350,13 +358,13 @@ mod tests {
         let leaf = || ca.issue_leaf(&Leaf::new("spiffe://t/a"));
         let (first, second) = (leaf(), leaf());
         let good = told(&[(&first.chain_pem, &first.key_pem)], "");
-        let before = Gateway::compile(&good, None).unwrap();
+        let before = Gateway::compile(&good, None, None).unwrap();
         assert!(before.faults().next().is_none());
         assert!(before.in_force(&good).is_none());
 
         let unfit = [(&*second.chain_pem, &*first.key_pem)];
         let bad = told(&unfit, ca.pem());
-        let after = Gateway::compile(&bad, Some(&before)).unwrap();
+        let after = Gateway::compile(&bad, Some(&before), None).unwrap();
         let faults: Vec<String> = after.faults().collect();
         assert!(
             faults[0].contains("it keeps the certificate it had"),
@@ -365,12 +373,12 @@ mod tests {
         let saved = after.in_force(&bad).unwrap();
         assert_eq!(saved, told(&[(&first.chain_pem, &first.key_pem)], ca.pem()));
         // A restart has only the saved resource.
-        let again = Gateway::compile(&saved, None).unwrap();
+        let again = Gateway::compile(&saved, None, None).unwrap();
         assert!(again.named("https").unwrap().tls.is_some());
 
         // Client certificates that cannot be verified are not ignored.
         let worse = told(&[(&first.chain_pem, &first.key_pem)], "no roots");
-        let closed = Gateway::compile(&worse, Some(&after)).unwrap();
+        let closed = Gateway::compile(&worse, Some(&after), None).unwrap();
         assert!(closed.named("https").unwrap().tls.is_none());
         assert!(closed.ends_tls(443));
     }

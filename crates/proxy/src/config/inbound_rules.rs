@@ -3,6 +3,7 @@
 
 use crate::config::conditions::{Conditions, Request};
 use crate::filter::Filters;
+use crate::filter::plugin::Configured;
 use std::sync::Arc;
 use tulle_model::resource;
 
@@ -54,6 +55,22 @@ impl InboundRules {
             by_path,
             claim_headers,
         })))
+    }
+
+    /// Plugins of any rule, each once.
+    pub fn plugins(&self) -> Arc<[Arc<Configured>]> {
+        let mut all: Vec<Arc<Configured>> = Vec::new();
+        for plugin in self.filters().flat_map(|filters| filters.plugins()) {
+            if !all.iter().any(|known| Arc::ptr_eq(known, plugin)) {
+                all.push(plugin.clone());
+            }
+        }
+        all.into()
+    }
+
+    /// All filters.
+    pub fn filters(&self) -> impl Iterator<Item = &Arc<Filters>> {
+        self.rules.iter().filter_map(|rule| rule.filters.as_ref())
     }
 
     /// Fields that some rule sets from a token's claims. No client may send them, also where none

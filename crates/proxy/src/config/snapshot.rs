@@ -10,13 +10,16 @@ use crate::config::gateway_listener::Gateway;
 use crate::config::inbound_rules::InboundRules;
 use crate::config::route::RouteTable;
 use crate::config::traffic::shared::Shared;
+use crate::filter::plugin::Configured;
 use crate::filter::rate_limit::Bucket;
 use crate::telemetry::log_rules::LogRules;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tulle_model::identity::SpiffeId;
-use tulle_model::resource::{self, Endpoint, MeshSettings, Protocol, Resource, Revoked, Workload};
+use tulle_model::resource::{
+    self, Endpoint, MeshSettings, Protocol, Resource, Revoked, Route, Workload,
+};
 use tulle_tls::outside::OutsideClient;
 
 /// Everything a worker needs to know.
@@ -125,6 +128,8 @@ pub struct InboundPort {
     pub connections: Option<Arc<Bucket>>,
     /// Demands on requests; `None`: there are none.
     pub rules: Option<Arc<InboundRules>>,
+    /// Plugins that look at connections of opaque bytes.
+    pub plugins: Arc<[Arc<Configured>]>,
     /// Whether it takes CONNECT to the outside instead of calls to an application.
     pub egress: bool,
 }
@@ -232,7 +237,8 @@ impl Snapshot {
             }
             Resource::Gateway(gateway) => {
                 let old = self.gateways.get(&gateway.name).map(|g| &**g);
-                let compiled = Gateway::compile(gateway, old).map_err(unusable)?;
+                let namespace = self.identity.service_account().map(|(n, _)| n);
+                let compiled = Gateway::compile(gateway, old, namespace).map_err(unusable)?;
                 self.gateways
                     .insert(gateway.name.clone(), Arc::new(compiled));
             }
@@ -319,6 +325,19 @@ impl Snapshot {
             .unwrap_or_else(|| self.identity.name())
     }
 
+    /// Describes the parts that are not in force as they were told; each once, in order.
+    pub fn faults(&self) -> BTreeSet<String> {
+        let routes = self.services.values().filter_map(|s| s.routes.as_ref());
+        let routes = routes.chain(self.gateways.values().map(|g| &g.routes));
+        let ports = self.inbound.iter().flat_map(|i| &i.ports);
+        let rules = ports.filter_map(|p| p.rules.as_ref());
+        let filters = rules.flat_map(|rules| rules.filters());
+        let filters = filters.chain(routes.flat_map(|routes| routes.filters()));
+        let of_filters = filters.flat_map(|f| f.faults()).map(str::to_owned);
+        let of_gateways = self.gateways.values().flat_map(|g| g.faults());
+        of_filters.chain(of_gateways).collect()
+    }
+
     /// Names of all services that routes and rules of this snapshot send requests to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
         let gateways = self.gateways.values().flat_map(|g| g.backends());
@@ -367,7 +386,8 @@ impl Service {
         let guarded = service.routes.iter().flat_map(|r| &r.rules);
         let open = guarded.map(|r| &r.policy).all(Option::is_none);
         unless(open, "a policy of a route that is not a gateway's")?;
-        let routes = match &*service.routes_for(namespace) {
+        let routes = Route::with_own_plugins(service.routes_for(namespace), namespace);
+        let routes = match &*routes {
             [] => None,
             routes => Some(RouteTable::compile(routes)?),
         };
@@ -439,14 +459,17 @@ impl InboundPort {
         let plain = !port.egress || port.rules.is_empty();
         unless(plain, "rules of a port that is an egress gateway's")?;
         let place = format!("connections to {service}:{}", port.port);
+        let rules = InboundRules::compile(&format!("{service}:{}", port.port), &port.rules)?;
+        let plugins = rules.as_ref().filter(|_| !port.protocol.is_http());
         Ok(Self {
+            plugins: plugins.map(|rules| rules.plugins()).unwrap_or_default(),
             port: port.port,
             protocol: port.protocol,
             target: port.target,
             proxied: port.proxy_protocol,
             egress: port.egress,
             connections: limit.map(|l| Bucket::shared(&place, l)).transpose()?,
-            rules: InboundRules::compile(&format!("{service}:{}", port.port), &port.rules)?,
+            rules,
         })
     }
 }

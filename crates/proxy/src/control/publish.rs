@@ -219,10 +219,8 @@ impl Publisher {
     /// Describes in one line the configuration that is only partly in force, and why; empty: all is
     /// in force.
     pub fn faults(&self) -> String {
-        let gateways = self.latest().gateways.values();
-        let mut faults: Vec<String> = gateways.flat_map(|g| g.faults()).collect();
-        faults.sort();
-        faults.join("; ")
+        let faults = self.latest().faults();
+        faults.into_iter().collect::<Vec<_>>().join("; ")
     }
 
     /// Returns the part of a resource in force; `None`: the whole resource is.

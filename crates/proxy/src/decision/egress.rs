@@ -197,6 +197,7 @@ impl EgressContext {
             retry: None,
             try_timeout_ms: 0,
             matched: 0,
+            rule: None,
         })
     }
 

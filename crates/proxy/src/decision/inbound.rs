@@ -224,6 +224,7 @@ impl InboundContext {
             matched: 0,
             hint: EndpointHint::default(),
             affinity: None,
+            rule: None,
         })
     }
 

@@ -62,6 +62,25 @@ impl ConnectionContext {
         Ok(decision)
     }
 
+    /// Decides anew for the backend that a plugin has chosen.
+    ///
+    /// # Errors
+    /// The backend does not exist.
+    #[cfg(feature = "plugins")]
+    pub fn choose(
+        &self,
+        worker: &Worker,
+        config: &WorkerConfig,
+        decision: &Decision,
+        place: usize,
+    ) -> Result<Option<Decision>, Failure> {
+        let attached = match self {
+            Self::Outbound(scope) => scope.destination(worker, config),
+            Self::Gateway(_) | Self::Egress(_) | Self::Inbound(_) => None,
+        };
+        outbound::choose(worker, config, decision, place, attached.as_ref())
+    }
+
     /// Returns the names of audit rules that match this request, for the access log.
     pub fn audited(
         &self,

@@ -37,7 +37,8 @@ impl OutboundContext {
         &self.service
     }
 
-    fn destination(&self, worker: &Worker, config: &WorkerConfig) -> Option<Rc<Destination>> {
+    /// The service with its ports.
+    pub fn destination(&self, worker: &Worker, config: &WorkerConfig) -> Option<Rc<Destination>> {
         let generation = config.snapshot.generation;
         let mut known = self.known.borrow_mut();
         if known.0 == generation
@@ -111,6 +112,7 @@ impl OutboundContext {
             retry: port.retry_policy().cloned(),
             target: Target::Service(port),
             matched: 0,
+            rule: None,
         })
     }
 
@@ -219,8 +221,24 @@ pub fn follow(
             retry: None,
             try_timeout_ms: 0,
             matched,
+            rule: rule.may_be_chosen().then(|| rule.clone()),
         });
     };
+    toward(worker, config, found, backend, attached)
+}
+
+/// Decides for one backend of a rule, as [`follow`] does for one of them by weight.
+///
+/// # Errors
+/// The backend does not exist.
+fn toward(
+    worker: &Worker,
+    config: &WorkerConfig,
+    found: &route::Found<'_>,
+    backend: &route::Backend,
+    attached: Option<&Rc<Destination>>,
+) -> Result<Decision, Failure> {
+    let (rule, matched) = (found.rule, found.matched);
     let missing = |what: String| Failure::new(Reason::NoBackend, format!("{}: {what}", rule.route));
     // Mostly the destination is known already.
     let itself = attached.filter(|d| *d.service.name == *backend.service);
@@ -257,7 +275,41 @@ pub fn follow(
         retry: rule.retry.as_ref().or(port.retry_policy()).cloned(),
         target: Target::Service(port),
         matched,
+        rule: rule.may_be_chosen().then(|| rule.clone()),
     })
+}
+
+/// Decides anew for the backend that a plugin has chosen, by its place in the rule. The filters go on where they are.
+///
+/// # Errors
+/// The backend does not exist.
+#[cfg(feature = "plugins")]
+pub fn choose(
+    worker: &Worker,
+    config: &WorkerConfig,
+    decision: &Decision,
+    place: usize,
+    attached: Option<&Rc<Destination>>,
+) -> Result<Option<Decision>, Failure> {
+    let Some(rule) = &decision.rule else {
+        return Ok(None);
+    };
+    let Some(backend) = rule.backends.get(place) else {
+        return Ok(None);
+    };
+    let found = route::Found {
+        rule,
+        matched: decision.matched,
+    };
+    let mut chosen = toward(worker, config, &found, backend, attached)?;
+    if let (Some(filters), Some(before)) = (&chosen.filters, &decision.filters) {
+        chosen.filters = Some(filters.in_place_of(before));
+    }
+    // Whether the policy is for such requests was decided with the first backend.
+    if decision.retry.is_none() {
+        chosen.retry = None;
+    }
+    Ok(Some(chosen))
 }
 
 /// One of the targets of a split, by weight. Port 0 stands for the one asked for.

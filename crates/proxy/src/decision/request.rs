@@ -3,6 +3,7 @@
 use crate::balance::{EndpointHint, Port};
 use crate::codec::request_values::{Parties, RequestValues};
 use crate::config::authz;
+use crate::config::route::Rule;
 use crate::config::traffic::retry;
 use crate::filter::Filters;
 use crate::telemetry::metrics::RequestSeries;
@@ -58,6 +59,8 @@ pub struct Decision {
     pub hint: EndpointHint,
     /// Session affinity, by which the response names the endpoint to the client.
     pub affinity: Option<Arc<Affinity>>,
+    /// The rule of the route, where a plugin may choose among its backends.
+    pub rule: Option<Arc<Rule>>,
 }
 
 /// Target of a request.

@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+use crate::codec::answered;
 use tulle_http1::{edit_head, is_field_name, is_field_value, request_line};
 use tulle_model::resource::{self, is_protected_header};
 use tulle_net::Buf;
@@ -96,6 +97,47 @@ impl<'a> Draft<'a> {
     /// Returns the part of the body that is at hand.
     pub fn body(&self) -> &[u8] {
         self.message.as_slice().get(self.head..).unwrap_or_default()
+    }
+
+    /// Returns the content of the body that is at hand, without what frames it.
+    pub fn content(&self) -> Vec<u8> {
+        match self.field("transfer-encoding") {
+            Some(_) => answered::unchunk(self.body()).0,
+            None => self.body().to_vec(),
+        }
+    }
+
+    /// Puts other content in place of a body that is whole. A chunked one stays chunked, with its trailers.
+    pub fn replace_content(&mut self, content: &[u8]) {
+        let mut new = Buf::new();
+        let length = content.len().to_string();
+        let add = [("content-length", length.as_bytes())];
+        let chunked = self.field("transfer-encoding").is_some();
+        let room = self.message.len() + content.len() + 64;
+        let out = new.storage_for(room);
+        match chunked {
+            true => out.extend_from_slice(self.head()),
+            false => {
+                let keep = |name: &[u8]| !name.eq_ignore_ascii_case(b"content-length");
+                edit_head(self.head(), None, keep, &add, out);
+            }
+        }
+        let head = new.len();
+        if chunked {
+            let (_, trailers) = answered::unchunk(self.body());
+            let line_end = memchr::memchr(b'\n', &trailers).map_or(0, |at| at + 1);
+            if !content.is_empty() {
+                new.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+                new.extend_from_slice(content);
+                new.extend_from_slice(b"\r\n");
+            }
+            new.extend_from_slice(b"0\r\n");
+            new.extend_from_slice(trailers.get(line_end..).unwrap_or_default());
+        } else {
+            new.extend_from_slice(content);
+        }
+        *self.message = new;
+        self.head = head;
     }
 
     /// Head and body.

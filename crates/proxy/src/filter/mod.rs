@@ -28,7 +28,7 @@ use crate::filter::fault::Fault;
 use crate::filter::header_edit::{Draft, HeaderEdit};
 use crate::filter::jwt::Jwt;
 use crate::filter::mirror::Mirror;
-use crate::filter::plugin::Plugin;
+use crate::filter::plugin::Configured;
 use crate::filter::rate_limit::RateLimit;
 use crate::filter::redirect::{Redirect, Rewrite};
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
@@ -46,6 +46,8 @@ pub struct Filters {
     steps: Arc<[Step]>,
     /// Whether some of them edit responses.
     edits_responses: bool,
+    /// Whether some of them are plugins.
+    run_plugins: bool,
 }
 
 enum Step {
@@ -64,7 +66,7 @@ enum Step {
     /// Where the condition does not hold, this many steps are left out.
     When(Expression, usize),
     RequestValues(FieldValues),
-    Plugin(Arc<Plugin>),
+    Plugin(Arc<Configured>),
 }
 
 /// A request among its filters.
@@ -92,7 +94,7 @@ pub enum Effect {
     /// A copy of it goes to another service.
     Copy(Arc<Mirror>),
     /// A plugin looks at it.
-    Run(Arc<Plugin>),
+    Run(Arc<Configured>),
 }
 
 /// Something that looks at a response's head before it goes on, and may change it.
@@ -102,6 +104,18 @@ pub trait ResponseHook {
     /// # Errors
     /// The response may not go on.
     fn look_at(&self, draft: &mut Draft<'_>) -> Result<(), Failure>;
+
+    /// Bytes of the body, with what frames it, that it wants to see with the head; 0: none.
+    fn body_limit(&self) -> usize;
+
+    /// Looks at a response with its body. `whole`: all of it is there.
+    ///
+    /// # Errors
+    /// The response may not go on.
+    fn look_at_body(&self, draft: &mut Draft<'_>, whole: bool) -> Result<(), Failure>;
+
+    /// Takes names and values for the access log.
+    fn take_tags(&self) -> Vec<(String, String)>;
 }
 
 /// Edits of a response's head.
@@ -133,11 +147,11 @@ impl Filters {
         if steps.is_empty() {
             return Ok(None);
         }
-        let edits_responses = steps.iter().any(|s| matches!(s, Step::ResponseHeaders(_)));
         Ok(Some(Arc::new(Self {
             first: None,
+            edits_responses: steps.iter().any(|s| matches!(s, Step::ResponseHeaders(_))),
+            run_plugins: steps.iter().any(|s| matches!(s, Step::Plugin(_))),
             steps: steps.into(),
-            edits_responses,
         })))
     }
 
@@ -147,7 +161,30 @@ impl Filters {
             first: Some(first),
             steps: self.steps.clone(),
             edits_responses: self.edits_responses,
+            run_plugins: self.run_plugins,
         })
+    }
+
+    /// Filters that go on where `before` stopped, which began with the same ones.
+    pub fn in_place_of(self: &Arc<Self>, before: &Self) -> Arc<Self> {
+        match &before.first {
+            Some(first) => self.after(first.clone()),
+            None => self.clone(),
+        }
+    }
+
+    /// Notes that the response is edited as these filters say.
+    pub fn edit_responses(self: &Arc<Self>, edits: &mut Option<Box<ResponseEdits>>) {
+        if self.edits_responses {
+            edits.get_or_insert_default().filters = Some(self.clone());
+        } else if let Some(edits) = edits {
+            edits.filters = None;
+        }
+    }
+
+    /// Whether one of them is a plugin.
+    pub fn run_plugins(&self) -> bool {
+        self.run_plugins
     }
 
     /// Whether one of them authenticates the client.
@@ -162,6 +199,19 @@ impl Filters {
             Step::Jwt(jwt) => jwt.claim_headers(),
             _ => &[],
         })
+    }
+
+    /// Plugins among them.
+    pub fn plugins(&self) -> impl Iterator<Item = &Arc<Configured>> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Plugin(plugin) => Some(plugin),
+            _ => None,
+        })
+    }
+
+    /// Why some of them are not in force as they were told.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        self.plugins().filter_map(|plugin| plugin.fault())
     }
 
     /// Services that get copies or checks of requests, beside the route's backends.
@@ -192,8 +242,8 @@ impl Filters {
                 return Ok(Some(effect));
             }
         }
-        if *at == begin && self.edits_responses {
-            passing.response_edits().filters = Some(self.clone());
+        if *at == begin {
+            self.edit_responses(passing.response);
         }
         while let Some(step) = self.steps.get(*at - begin) {
             *at += 1;
@@ -232,7 +282,7 @@ impl Step {
             }
             Filter::Respond(respond) => Self::Respond(check(respond)?),
             Filter::RequestValues(fields) => Self::RequestValues(FieldValues::compile(fields)?),
-            Filter::Plugin(plugin) => Self::Plugin(Plugin::compile(plugin)?),
+            Filter::Plugin(plugin) => Self::Plugin(Configured::new(plugin)),
             Filter::When(when) => {
                 let mut inner = Vec::new();
                 for filter in &when.filters {
@@ -358,6 +408,29 @@ impl ResponseEdits {
             hook.look_at(&mut draft)?;
         }
         Ok((draft.head_len(), draft.status()))
+    }
+
+    /// Takes names and values that plugins have for the access log.
+    pub fn take_tags(&self) -> impl Iterator<Item = (String, String)> {
+        self.hooks.iter().flat_map(|hook| hook.take_tags())
+    }
+
+    /// Bytes of the body that plugins want to see; 0: none does.
+    pub fn body_limit(&self) -> usize {
+        let limits = self.hooks.iter().map(|hook| hook.body_limit());
+        limits.max().unwrap_or_default()
+    }
+
+    /// Shows the body behind the head at the start of `message` to plugins that want to see it.
+    ///
+    /// # Errors
+    /// The response may not go on.
+    pub fn show_body(&self, message: &mut Buf, head: usize, whole: bool) -> Result<(), Failure> {
+        let mut draft = Draft::new(message, head);
+        for hook in self.hooks.iter().rev().filter(|h| h.body_limit() > 0) {
+            hook.look_at_body(&mut draft, whole)?;
+        }
+        Ok(())
     }
 
     /// Edits the head at the start of `message`.

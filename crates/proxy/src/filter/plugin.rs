@@ -12,15 +12,69 @@ use tulle_script::{Head, HeadEdit, Program, ScriptEngine, ScriptLimits};
 const MAX_CPU_MS: u32 = 1000;
 const MAX_MEMORY_KIB: u32 = 256 << 10;
 const MAX_CALLS: u32 = 65_536;
+const MAX_BODY_KIB: u32 = 1024;
 
 /// Plugins in force. A new configuration that has them, too, neither reads nor starts them again, and workers go on with
 /// the engines that they have.
-static IN_FORCE: Mutex<Vec<Weak<Plugin>>> = Mutex::new(Vec::new());
+static IN_FORCE: Mutex<Vec<Weak<Configured>>> = Mutex::new(Vec::new());
+
+/// A plugin as it was told, and what runs.
+pub struct Configured {
+    told: resource::Plugin,
+    /// This plugin; where it is no program, the last one of its name that was. `None`: there was none.
+    runs: Option<Arc<Plugin>>,
+    /// Why it does not run itself.
+    fault: Option<String>,
+}
+
+impl Configured {
+    /// The plugin in force that is the same, or this one: read, checked and started once.
+    pub fn new(told: &resource::Plugin) -> Arc<Self> {
+        let mut in_force = IN_FORCE.lock().unwrap_or_else(PoisonError::into_inner);
+        in_force.retain(|plugin| plugin.strong_count() > 0);
+        let mut known = in_force.iter().filter_map(Weak::upgrade);
+        if let Some(same) = known.find(|plugin| plugin.told == *told) {
+            return same;
+        }
+        let (runs, fault) = match Plugin::compile(told) {
+            Ok(plugin) => (Some(Arc::new(plugin)), None),
+            Err(fault) => {
+                let known = in_force.iter().rev().filter_map(Weak::upgrade);
+                let mut last = known.filter(|plugin| plugin.told.name == told.name);
+                let runs = last.find_map(|plugin| plugin.runs.clone());
+                tracing::warn!(fault, last_good = runs.is_some(), "a plugin does not run");
+                (runs, Some(fault))
+            }
+        };
+        let told = told.clone();
+        let new = Arc::new(Self { told, runs, fault });
+        in_force.push(Arc::downgrade(&new));
+        new
+    }
+
+    /// Why it does not run itself, if it does not.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// Returns the plugin that runs in its place.
+    ///
+    /// # Errors
+    /// Nothing; why not, and whether requests pass nevertheless.
+    pub fn runs(&self) -> Result<&Arc<Plugin>, (&str, bool)> {
+        let fault = self.fault.as_deref().unwrap_or_default();
+        self.runs.as_ref().ok_or((fault, self.told.fail_open))
+    }
+
+    /// Services that it may ask.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        self.told.services.iter().map(String::as_str)
+    }
+}
 
 /// A plugin, checked.
 pub struct Plugin {
-    /// As it was told.
-    told: resource::Plugin,
+    services: Vec<String>,
     name: Arc<str>,
     /// The module.
     pub program: Program,
@@ -33,21 +87,12 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// The plugin in force that is the same, or this one: read, checked and started once.
+    /// Reads, checks and starts a plugin.
     ///
     /// # Errors
     /// It is no program, or cannot start; with line and column.
-    pub fn compile(told: &resource::Plugin) -> Result<Arc<Self>, String> {
-        let mut in_force = IN_FORCE.lock().unwrap_or_else(PoisonError::into_inner);
-        in_force.retain(|plugin| plugin.strong_count() > 0);
-        let mut known = in_force.iter().filter_map(Weak::upgrade);
-        if let Some(same) = known.find(|plugin| plugin.told == *told) {
-            return Ok(same);
-        }
-        let new = Self::read(told).map_err(|e| format!("plugin {}: {e}", told.name))?;
-        let new = Arc::new(new);
-        in_force.push(Arc::downgrade(&new));
-        Ok(new)
+    pub fn compile(told: &resource::Plugin) -> Result<Self, String> {
+        Self::read(told).map_err(|e| format!("plugin {}: {e}", told.name))
     }
 
     fn read(told: &resource::Plugin) -> Result<Self, String> {
@@ -65,6 +110,10 @@ impl Plugin {
                 0 => usual.calls,
                 calls => calls as usize,
             },
+            body: match bounded("bodyKib", told.body_kib, MAX_BODY_KIB)? {
+                0 => usual.body,
+                kib => kib as usize * 1024,
+            },
         };
         let file = format!("{}.js", told.name);
         let program = Program::read(&file, &told.source).map_err(|e| e.to_string())?;
@@ -79,7 +128,7 @@ impl Plugin {
             config: config.to_owned(),
             limits,
             fail_open: told.fail_open,
-            told: told.clone(),
+            services: told.services.clone(),
         })
     }
 
@@ -94,12 +143,7 @@ impl Plugin {
             let rest = known.strip_prefix(name);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        self.services().find(means)
-    }
-
-    /// Services that it may ask.
-    pub fn services(&self) -> impl Iterator<Item = &str> {
-        self.told.services.iter().map(String::as_str)
+        self.services.iter().map(String::as_str).find(means)
     }
 }
 

@@ -1,26 +1,38 @@
 //! In place of `plugin.rs` where the program is built without the engine of plugins.
 
+use std::convert::Infallible;
 use std::iter::Empty;
 use std::sync::Arc;
 use tulle_model::resource;
 
-/// There is none.
-pub enum Plugin {}
+/// A plugin that cannot run.
+pub struct Configured {
+    fault: String,
+    fail_open: bool,
+}
 
-impl Plugin {
-    /// Refuses a plugin.
-    ///
-    /// # Errors
-    /// Always.
-    pub fn compile(told: &resource::Plugin) -> Result<Arc<Self>, String> {
+impl Configured {
+    /// A plugin as it was told.
+    pub fn new(told: &resource::Plugin) -> Arc<Self> {
         let name = &told.name;
-        Err(format!(
-            "plugin {name}: this program is built without plugins"
-        ))
+        Arc::new(Self {
+            fault: format!("plugin {name}: this program is built without plugins"),
+            fail_open: told.fail_open,
+        })
+    }
+
+    /// Why it does not run.
+    pub fn fault(&self) -> Option<&str> {
+        Some(&self.fault)
+    }
+
+    /// Why it does not run, and whether requests pass nevertheless.
+    pub fn runs(&self) -> Result<&Infallible, (&str, bool)> {
+        Err((&self.fault, self.fail_open))
     }
 
     /// Services that it may ask.
     pub fn services(&self) -> Empty<&str> {
-        match *self {}
+        std::iter::empty()
     }
 }

@@ -7,9 +7,10 @@ use crate::filter::ResponseHook;
 use crate::filter::header_edit::Draft;
 use crate::filter::plugin::{self, Plugin};
 use crate::http::call;
-use crate::telemetry::metrics::add_plugin;
+use crate::telemetry::metrics::{add_plugin, add_plugin_count};
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use crate::worker::{Worker, WorkerConfig};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -54,24 +55,55 @@ pub fn parties(parties: &dyn Parties) -> [Party; 2] {
     ]
 }
 
-/// Shows a request to a plugin and edits it as the plugin says. Returns what is to see the response.
+/// Bytes that frame a body of this length and its trailers, beyond which it counts as longer.
+const fn framed(content: usize) -> usize {
+    content + content / 8 + 1024
+}
+
+/// Begins a call of a plugin about a request. `None`: the request passes without it.
 ///
 /// # Errors
-/// The request may not pass, or the plugin has answered it.
-pub async fn run(
+/// The request may not pass.
+pub fn begin(
     plugin: Arc<Plugin>,
     worker: &Rc<Worker>,
-    config: &Rc<WorkerConfig>,
-    draft: &mut Draft<'_>,
+    draft: &Draft<'_>,
     [source, destination]: [Party; 2],
-) -> Result<Option<Box<dyn ResponseHook>>, Failure> {
+    has_body: bool,
+    backends: Vec<String>,
+) -> Result<Option<Shown>, Failure> {
+    begin_about(plugin, worker, || Subject {
+        source,
+        destination,
+        has_body,
+        backends,
+        ..Subject::new(plugin::request_head(draft))
+    })
+}
+
+/// Begins a call of a plugin about a connection. `None`: the connection passes without it.
+///
+/// # Errors
+/// It may not pass.
+pub fn begin_connection(
+    plugin: Arc<Plugin>,
+    worker: &Rc<Worker>,
+    [source, destination]: [Party; 2],
+) -> Result<Option<Shown>, Failure> {
+    begin_about(plugin, worker, || Subject {
+        source,
+        destination,
+        ..Subject::default()
+    })
+}
+
+fn begin_about(
+    plugin: Arc<Plugin>,
+    worker: &Rc<Worker>,
+    subject: impl FnOnce() -> Subject,
+) -> Result<Option<Shown>, Failure> {
     let begun = worker.plugins.engine(&plugin).and_then(|engine| {
-        let request = plugin::request_head(draft);
-        let call = engine.begin(Subject {
-            source,
-            destination,
-            ..Subject::new(request)
-        })?;
+        let call = engine.begin(subject())?;
         Ok((engine, call))
     });
     let (engine, call) = match begun {
@@ -83,47 +115,178 @@ pub async fn run(
         worker: worker.clone(),
         engine,
         call,
+        left_out: Cell::new(false),
     };
-    let waiting = shown.request(config);
-    let done = tokio::time::timeout(PATIENCE, waiting).await;
-    let done = done.unwrap_or_else(|_| {
-        Err(ScriptFailure {
-            cause: FailureCause::Time,
-            text: format!("it waits for more than {PATIENCE:?}"),
-        })
-    });
-    match done {
-        Ok(None) => {
-            shown.count("passed");
-            shown
-                .engine
-                .request_edits(shown.call, |edits| plugin::edit(draft, edits));
-            Ok(shown.sees_more().then(|| Box::new(shown) as _))
-        }
-        Ok(Some(answer)) => {
-            shown.count("answered");
-            Err(answered(&shown.plugin, answer))
-        }
-        Err(failure) => judge(worker, &shown.plugin, &failure).map(|()| None),
-    }
+    Ok(Some(shown))
 }
 
 /// A request that a plugin has been shown, until its end.
-struct Shown {
+pub struct Shown {
     plugin: Arc<Plugin>,
     worker: Rc<Worker>,
     engine: Rc<ScriptEngine>,
     call: CallId,
+    /// It has failed, and the request passes without it.
+    left_out: Cell<bool>,
 }
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = (WishId, Result<Fetched, String>)> + 'a>>;
 
 impl Shown {
+    /// Runs a hook of the request and edits its head as the plugin says; false: the request passes without the plugin.
     async fn request(
         &self,
+        hook: Hook,
+        config: &Rc<WorkerConfig>,
+        draft: &mut Draft<'_>,
+    ) -> Result<bool, Failure> {
+        match self.waited(hook, config).await {
+            Ok(None) => {
+                // Its body is another hook of the same call.
+                if hook == Hook::Request {
+                    count(&self.worker, &self.plugin, "passed");
+                }
+                plugin::edit(draft, &self.engine.take_request_edits(self.call));
+                Ok(true)
+            }
+            Ok(Some(answer)) => {
+                count(&self.worker, &self.plugin, "answered");
+                Err(answered(&self.plugin, answer))
+            }
+            Err(failure) => self.failed(&failure).map(|()| false),
+        }
+    }
+
+    /// Shows it the head of its request and edits that as the plugin says; false: the request passes without the plugin.
+    ///
+    /// # Errors
+    /// The request may not pass, or the plugin has answered it.
+    pub async fn look_at_request(
+        &self,
+        config: &Rc<WorkerConfig>,
+        draft: &mut Draft<'_>,
+    ) -> Result<bool, Failure> {
+        self.request(Hook::Request, config, draft).await
+    }
+
+    /// The backend that the plugin has chosen, by its place in the rule of the route.
+    pub fn backend(&self) -> Option<usize> {
+        self.engine.chosen_backend(self.call)
+    }
+
+    /// Bytes of the request's body, with what frames it, that the plugin wants to see; 0: none.
+    pub fn request_body_limit(&self) -> usize {
+        match self.engine.wants_request_body(self.call) {
+            true => framed(self.plugin.limits.body),
+            false => 0,
+        }
+    }
+
+    /// Shows it the body of its request, which may become another; true: it did. `whole`: all of it is there.
+    ///
+    /// # Errors
+    /// The request may not pass, or the plugin has answered it.
+    pub async fn look_at_request_body(
+        &self,
+        config: &Rc<WorkerConfig>,
+        draft: &mut Draft<'_>,
+        whole: bool,
+    ) -> Result<bool, Failure> {
+        let content = match self.content(draft, whole) {
+            Ok(content) => content,
+            Err(failure) => return self.failed(&failure).map(|()| false),
+        };
+        self.engine.give_body(self.call, content);
+        let passed = self.request(Hook::RequestBody, config, draft).await?;
+        Ok(passed && self.replace_body(draft))
+    }
+
+    /// Counts a failure; the plugin is shown no more of the request.
+    fn failed(&self, failure: &ScriptFailure) -> Result<(), Failure> {
+        self.left_out.set(true);
+        judge(&self.worker, &self.plugin, failure)
+    }
+
+    /// Whether it looks at connections, and at how many bytes at most.
+    pub fn connection_limit(&self) -> Option<usize> {
+        let limit = self.plugin.limits.body;
+        self.engine.has(Hook::Connection).then_some(limit)
+    }
+
+    /// Shows it the first bytes of a connection; false: it wants to see more.
+    ///
+    /// # Errors
+    /// The connection may not go on.
+    pub async fn look_at_connection(
+        &self,
+        config: &Rc<WorkerConfig>,
+        bytes: &[u8],
+    ) -> Result<bool, Failure> {
+        let failure = if bytes.len() > self.plugin.limits.body {
+            let text = "onConnection has not decided within limits.body".to_owned();
+            let cause = FailureCause::Thrown;
+            ScriptFailure { cause, text }
+        } else {
+            self.engine.give_body(self.call, bytes.to_vec());
+            match self.waited(Hook::Connection, config).await {
+                Ok(_) => match self.engine.take_verdict(self.call) {
+                    None => return Ok(false),
+                    Some(true) => {
+                        count(&self.worker, &self.plugin, "passed");
+                        return Ok(true);
+                    }
+                    Some(false) => {
+                        count(&self.worker, &self.plugin, "answered");
+                        let text = format!("plugin {} refuses it", self.plugin.name());
+                        return Err(Failure::new(Reason::Denied, text));
+                    }
+                },
+                Err(failure) => failure,
+            }
+        };
+        self.failed(&failure).map(|()| true)
+    }
+
+    /// A body that is short enough.
+    fn content(&self, draft: &Draft<'_>, whole: bool) -> Result<Vec<u8>, ScriptFailure> {
+        let limit = self.plugin.limits.body;
+        let content = whole.then(|| draft.content());
+        content
+            .filter(|content| content.len() <= limit)
+            .ok_or_else(|| ScriptFailure {
+                cause: FailureCause::Busy,
+                text: format!("the body has more than {limit} bytes (limits.body)"),
+            })
+    }
+
+    fn replace_body(&self, draft: &mut Draft<'_>) -> bool {
+        let body = self.engine.take_body(self.call);
+        if let Some(body) = &body {
+            draft.replace_content(body);
+        }
+        body.is_some()
+    }
+
+    async fn waited(
+        &self,
+        hook: Hook,
         config: &Rc<WorkerConfig>,
     ) -> Result<Option<ScriptAnswer>, ScriptFailure> {
-        let mut turn = self.engine.run(self.call, Hook::Request);
+        let done = tokio::time::timeout(PATIENCE, self.turns(hook, config)).await;
+        done.unwrap_or_else(|_| {
+            Err(ScriptFailure {
+                cause: FailureCause::Time,
+                text: format!("it waits for more than {PATIENCE:?}"),
+            })
+        })
+    }
+
+    async fn turns(
+        &self,
+        hook: Hook,
+        config: &Rc<WorkerConfig>,
+    ) -> Result<Option<ScriptAnswer>, ScriptFailure> {
+        let mut turn = self.engine.run(self.call, hook);
         let mut waits: Vec<Waiting<'_>> = Vec::new();
         loop {
             let wishes = match turn {
@@ -192,26 +355,49 @@ impl Shown {
         Ok((port, path))
     }
 
-    fn sees_more(&self) -> bool {
-        self.engine.has(Hook::Response) || self.engine.has(Hook::Log)
-    }
-
-    fn count(&self, outcome: &'static str) {
-        count(&self.worker, &self.plugin, outcome);
-        self.worker.plugins.ended(&self.plugin, false);
+    /// Whether it is to see the response, or the end.
+    pub fn sees_more(&self) -> bool {
+        let later = [Hook::Response, Hook::ResponseBody, Hook::Log];
+        later.iter().any(|hook| self.engine.has(*hook))
     }
 }
 
 impl ResponseHook for Shown {
     fn look_at(&self, draft: &mut Draft<'_>) -> Result<(), Failure> {
+        if self.left_out.get() {
+            return Ok(());
+        }
         let response = plugin::response_head(draft);
         match self.engine.respond(self.call, response) {
             Ok(()) => {
-                self.engine
-                    .response_edits(self.call, |edits| plugin::edit(draft, edits));
+                plugin::edit(draft, &self.engine.take_response_edits(self.call));
                 Ok(())
             }
-            Err(failure) => judge(&self.worker, &self.plugin, &failure),
+            Err(failure) => self.failed(&failure),
+        }
+    }
+
+    fn body_limit(&self) -> usize {
+        match !self.left_out.get() && self.engine.wants_response_body(self.call) {
+            true => framed(self.plugin.limits.body),
+            false => 0,
+        }
+    }
+
+    fn take_tags(&self) -> Vec<(String, String)> {
+        self.engine.take_tags(self.call)
+    }
+
+    fn look_at_body(&self, draft: &mut Draft<'_>, whole: bool) -> Result<(), Failure> {
+        let content = self.content(draft, whole);
+        let seen = content.and_then(|content| self.engine.respond_body(self.call, content));
+        match seen {
+            Ok(()) => {
+                plugin::edit(draft, &self.engine.take_response_edits(self.call));
+                self.replace_body(draft);
+                Ok(())
+            }
+            Err(failure) => self.failed(&failure),
         }
     }
 }
@@ -222,7 +408,16 @@ impl Drop for Shown {
             && let Turn::Failed(failure) = self.engine.run(self.call, Hook::Log)
         {
             // The request is over.
-            let _ = judge(&self.worker, &self.plugin, &failure);
+            let _ = self.failed(&failure);
+        }
+        for (name, count) in self.engine.take_counts() {
+            let plugin = self.plugin.name();
+            self.worker
+                .metrics
+                .internal(|i| add_plugin_count(&mut i.plugin_counts, plugin, &name, count));
+        }
+        if !self.left_out.get() {
+            self.worker.plugins.ended(&self.plugin, false);
         }
         self.engine.end(self.call);
     }

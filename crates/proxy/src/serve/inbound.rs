@@ -8,6 +8,7 @@ use crate::http::exchange;
 use crate::http::reply;
 use crate::http::stream_handlers;
 use crate::serve::connect;
+use crate::serve::first_judged;
 use crate::serve::proxied;
 use crate::serve::room;
 use crate::serve::spread::ConnectionGuard;
@@ -415,7 +416,7 @@ async fn serve_spoken(
 async fn serve_tcp(
     worker: &Rc<Worker>,
     mut link: Link,
-    opaque: Opaque,
+    mut opaque: Opaque,
     scope: &InboundContext,
 ) -> Option<(Link, Buf)> {
     let config = worker.config();
@@ -423,7 +424,21 @@ async fn serve_tcp(
     let allowed = scope.allow(worker, &config, None);
     match allowed.and_then(|app| scope.admit(&config).map(|()| app)) {
         Ok(app) => {
+            let inbound = config.snapshot.inbound.as_ref();
+            let port = inbound.and_then(|i| i.port(scope.number()));
+            let plugins = port.map(|p| p.plugins.clone()).unwrap_or_default();
             drop(config);
+            if !plugins.is_empty() {
+                let judged = first_judged::judge(worker, &mut link, &mut opaque, scope, &plugins);
+                match Box::pin(judged).await {
+                    Ok(true) => {}
+                    Ok(false) => return Some((link, opaque.received)),
+                    Err(failure) => {
+                        forward::refuse(worker, &mut link, &failure, &series, scope.named());
+                        return None;
+                    }
+                }
+            }
             let allowed = || scope.allow(worker, &worker.config(), None).map(drop);
             forward::to_endpoint(worker, link, opaque, &app, &series, allowed).await
         }

@@ -3,6 +3,11 @@
 
 pub(crate) mod connect;
 pub(crate) mod egress;
+#[cfg(feature = "plugins")]
+pub(crate) mod first_judged;
+#[cfg(not(feature = "plugins"))]
+#[path = "unjudged.rs"]
+pub(crate) mod first_judged;
 pub mod gateway;
 pub(crate) mod gateway_tls;
 pub mod inbound;

@@ -4,27 +4,27 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tests_local::{
-    CLIENT, Client, Config, Load, Message, Pair, Proxy, SERVER, Server, gateway_config, id,
-    inbound_config, ok, post,
+    CLIENT, Client, Config, Load, Message, Pair, Proxy, SERVER, Server, eventually, gateway_config,
+    id, inbound_config, ok, post,
 };
 
-fn rules(plugins: &[Value]) -> Value {
+pub(crate) fn rules(plugins: &[Value]) -> Value {
     let filters: Vec<Value> = plugins.iter().map(|p| json!({ "plugin": p })).collect();
     json!([{ "name": "Plugin/p", "filters": filters }])
 }
 
 /// A pair whose server's sidecar has these plugins.
-fn pair(app: SocketAddr, plugins: &[Value]) -> Pair {
+pub(crate) fn pair(app: SocketAddr, plugins: &[Value]) -> Pair {
     Pair::with(app, |client, server| {
         (client, server.set("/inbound/ports/0/rules", rules(plugins)))
     })
 }
 
-fn plugin(source: &str) -> Value {
+pub(crate) fn plugin(source: &str) -> Value {
     json!({ "name": "p", "source": source })
 }
 
-fn calls(proxy: &Proxy, outcome: &str, count: f64) {
+pub(crate) fn calls(proxy: &Proxy, outcome: &str, count: f64) {
     let labels = ["plugin=\"p\"".to_owned(), format!("outcome=\"{outcome}\"")];
     let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
     proxy.await_metric("tulle_plugin_calls_total", &labels, count);
@@ -93,14 +93,14 @@ fn a_plugin_answers_and_the_application_is_not_asked() {
 }
 
 /// client → sidecar ═ sidecar of `ratings` with the plugin → application; and ═ sidecar of `tokens` → its application.
-struct Introspection {
-    pair: Pair,
+pub(crate) struct Introspection {
+    pub(crate) pair: Pair,
     _tokens: Proxy,
 }
 
 const TOKENS: &str = "tokens";
 
-fn introspection(app: SocketAddr, tokens: SocketAddr, mut own: Value) -> Introspection {
+pub(crate) fn introspection(app: SocketAddr, tokens: SocketAddr, mut own: Value) -> Introspection {
     let sidecar = inbound_config(tokens);
     own["services"] = json!([TOKENS]);
     let service = json!({ "name": TOKENS, "identities": [id(TOKENS)], "ports": [{
@@ -268,14 +268,39 @@ fn a_changed_plugin_takes_over_and_a_broken_one_is_refused() {
     file["inbound"]["ports"][0]["rules"] = rules(&[version("two")]);
     pair.server.reload(&file);
     assert_eq!(pair.ask("/", "").text(), "two 1");
-    file["inbound"]["ports"][0]["rules"] =
-        rules(&[plugin("export function onRequest() {\n  return (;\n}")]);
+    // One that is no program is refused alone: what else is in the file is in force.
+    let broken = "export function onRequest() {\n  return (;\n}";
+    let mut first = plugin(broken);
+    first["name"] = "new".into();
+    file["inbound"]["ports"][0]["rules"] = rules(&[plugin(broken)]);
+    file["mesh"]["requestTimeoutMs"] = 12_345.into();
     pair.server.write_config(&file);
     pair.server
         .await_metric("tulle_config_refused", &["what=\"configuration\""], 1.0);
     let shown = pair.server.admin("/config").text();
     assert!(shown.contains("plugin p: line 2, column"), "{shown}");
+    assert!(shown.contains("12345"), "{shown}");
     assert_eq!(pair.ask("/", "").text(), "two 2");
+    // Where there is no last good one, requests are refused, or pass.
+    for open in [false, true] {
+        first["failOpen"] = open.into();
+        file["inbound"]["ports"][0]["rules"] = rules(&[first.clone(), version("three")]);
+        pair.server.write_config(&file);
+        let (status, told) = match open {
+            false => (500, "plugin new: line 2, column"),
+            true => (200, "three"),
+        };
+        eventually("it is in force", || {
+            let answer = pair.ask("/", "");
+            answer.status() == status && answer.text().contains(told)
+        });
+    }
+    // Mended, it runs.
+    file["inbound"]["ports"][0]["rules"] = rules(&[version("four")]);
+    pair.server.reload(&file);
+    assert_eq!(pair.ask("/", "").text(), "four 1");
+    pair.server
+        .await_metric("tulle_config_refused", &["what=\"configuration\""], 0.0);
 }
 
 #[test]

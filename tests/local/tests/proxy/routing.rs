@@ -16,19 +16,22 @@ fn service(name: &str, app: &Server) -> Value {
             "endpoints": [{ "address": app.address().to_string(), "mutualTls": false }] }] })
 }
 
-fn rule(matches: Value, service: &str) -> Value {
+pub(crate) fn rule(matches: Value, service: &str) -> Value {
     json!({ "matches": matches, "backends": [{ "service": service, "port": 80 }] })
 }
 
 /// A gateway with these services `a` and `b` and these routes.
-struct Edge {
-    proxy: Proxy,
-    address: std::net::SocketAddr,
+pub(crate) struct Edge {
+    pub(crate) proxy: Proxy,
+    pub(crate) address: std::net::SocketAddr,
     _apps: [Server; 2],
     _mesh: Mesh,
 }
 
-fn edge(routes: Value, change: impl FnOnce(tests_local::Config) -> tests_local::Config) -> Edge {
+pub(crate) fn edge(
+    routes: Value,
+    change: impl FnOnce(tests_local::Config) -> tests_local::Config,
+) -> Edge {
     let apps = [named("a"), named("b")];
     let mesh = Mesh::new();
     let config = gateway_config(apps[0].address())
@@ -48,7 +51,7 @@ fn edge(routes: Value, change: impl FnOnce(tests_local::Config) -> tests_local::
     }
 }
 
-fn ask(address: std::net::SocketAddr, host: &str, target: &str) -> tests_local::Message {
+pub(crate) fn ask(address: std::net::SocketAddr, host: &str, target: &str) -> tests_local::Message {
     let mut client = Client::connect(address);
     client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     client.response("GET")

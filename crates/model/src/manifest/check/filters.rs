@@ -123,7 +123,7 @@ fn route_filter(at: &Path, filter: &RouteFilter, prefixes: bool, report: &mut Re
     if let Some(reference) = &filter.extension_ref {
         let at = at.key("extensionRef");
         let kind = reference.kind.as_deref().unwrap_or_default();
-        word(&at.key("kind"), kind, &["HTTPFilter"], report);
+        word(&at.key("kind"), kind, &["HTTPFilter", "Plugin"], report);
         let group = reference.group.as_deref().unwrap_or_default();
         word(&at.key("group"), group, &["tulle.dev"], report);
         object_name(&at.key("name"), &reference.name, report);

@@ -1,5 +1,6 @@
 //! Checks a single plugin, beyond its types. Whether its source compiles, and starts, says the proxy that gets it.
 
+use super::routing::object_ref;
 use super::targets::target_refs;
 use super::{label, metadata, object_name, spec, word};
 use crate::document::Report;
@@ -13,6 +14,8 @@ const LONGEST: usize = 256 << 10;
 const MAX_CPU: Duration = Duration::from_secs(1);
 /// The least memory in which the functions of plugins have room, and the most.
 const MEMORY: [u64; 2] = [1 << 20, 256 << 20];
+/// The least and the most of a body that a plugin sees whole.
+const BODY: [u64; 2] = [1 << 10, 1 << 20];
 const MAX_CALLS: u32 = 65_536;
 
 pub(in crate::manifest) fn plugin(plugin: &Manifest<PluginSpec>, report: &mut Report) {
@@ -20,13 +23,34 @@ pub(in crate::manifest) fn plugin(plugin: &Manifest<PluginSpec>, report: &mut Re
     let at = spec();
     let plugin = &plugin.spec;
     let instead = "target the Service: its own sidecars run the plugin";
-    target_refs(&plugin.target_refs, &["Service"], instead, report);
+    // Routes may refer to it.
+    if !plugin.target_refs.is_empty() {
+        target_refs(&plugin.target_refs, &["Service"], instead, report);
+    }
     let source = at.key("source");
-    if plugin.source.trim().is_empty() {
+    let here = !plugin.source.is_empty();
+    let given = [
+        here,
+        plugin.source_ref.is_some(),
+        plugin.source_file.is_some(),
+    ];
+    if given.iter().filter(|given| **given).count() > 1 {
+        let problem = "expected exactly one of `source`, `sourceRef` and `sourceFile`";
+        report.add(
+            &at,
+            problem,
+            "give the module here, by reference or by its file",
+        );
+    }
+    if let Some(reference) = &plugin.source_ref {
+        let kinds = ["ConfigMap", "Secret"];
+        object_ref(&at.key("sourceRef"), reference, "ConfigMap", &kinds, report);
+    }
+    if plugin.source.trim().is_empty() && (here || given == [false; 3]) {
         report.add(
             &source,
             "there is nothing in it",
-            "write a module of JavaScript",
+            "write a module of JavaScript, or name a ConfigMap with `sourceRef`",
         );
     } else if plugin.source.len() > LONGEST {
         let problem = format!("a plugin has at most {LONGEST} bytes");
@@ -54,15 +78,19 @@ pub(in crate::manifest) fn plugin(plugin: &Manifest<PluginSpec>, report: &mut Re
             Err(why) => report.add(&at.key("cpu"), why.to_string(), ""),
         }
     }
-    if let Some(memory) = &limits.memory {
-        let [least, most] = MEMORY;
-        match parse_memory(memory) {
+    let sizes = [
+        ("memory", &limits.memory, MEMORY, "1Mi to 256Mi"),
+        ("body", &limits.body, BODY, "1Ki to 1Mi"),
+    ];
+    for (field, size, [least, most], range) in sizes {
+        let Some(size) = size else { continue };
+        match parse_memory(size) {
             Ok(bytes) if bytes < least || bytes > most => {
-                let problem = format!("`{memory}` is not from 1Mi to 256Mi");
-                report.add(&at.key("memory"), problem, "");
+                let problem = format!("`{size}` is not from {range}");
+                report.add(&at.key(field), problem, "");
             }
             Ok(_) => {}
-            Err(why) => report.add(&at.key("memory"), why.to_string(), ""),
+            Err(why) => report.add(&at.key(field), why.to_string(), ""),
         }
     }
     if limits

@@ -2,8 +2,8 @@
 
 use super::super::{
     ConnectionRate, ExternalAuthSpec, HeaderExpression, HeaderModifier, HeaderValue,
-    HttpFilterSpec, JwtProviderSpec, JwtSpec, ObjectRef, PathModifier, PluginSpec, RequestLimit,
-    RequestMirror, RouteFilter, parse_memory, parse_percent,
+    HttpFilterSpec, JwtProviderSpec, JwtSpec, ObjectRef, PLUGIN_KEY, PathModifier, PluginSpec,
+    RequestLimit, RequestMirror, RouteFilter, parse_memory, parse_percent,
 };
 use super::ms_or_0;
 use crate::resource::{
@@ -18,6 +18,8 @@ const ALL: u32 = 1_000_000;
 pub trait FilterRefs {
     /// An HTTPFilter by name.
     fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec>;
+    /// A Plugin by name.
+    fn plugin(&self, name: &str) -> Option<&PluginSpec>;
     /// The text under a key of a ConfigMap (the default) or Secret.
     fn text(&self, reference: &ObjectRef, key: &str) -> Option<String>;
     /// The set of keys that was fetched from an address.
@@ -75,10 +77,15 @@ fn filter(filter: &RouteFilter, refs: &dyn FilterRefs) -> Vec<Filter> {
         }));
     }
     if let Some(reference) = &filter.extension_ref {
-        return match refs.http_filter(&reference.name) {
-            Some(spec) => spec.filters(&reference.name, refs),
-            None => broken(format!("HTTPFilter/{} does not exist\n", reference.name)),
+        let name = &reference.name;
+        let found = match reference.is_plugin() {
+            true => refs
+                .plugin(name)
+                .map(|spec| one(Filter::Plugin(spec.route_filter(name, refs)))),
+            false => refs.http_filter(name).map(|spec| spec.filters(name, refs)),
         };
+        let kind = reference.kind.as_deref().unwrap_or("HTTPFilter");
+        return found.unwrap_or_else(|| broken(format!("{kind}/{name} does not exist\n")));
     }
     broken(format!("a filter of type {} is empty\n", filter.kind))
 }
@@ -222,21 +229,45 @@ impl RequestLimit {
 }
 
 impl PluginSpec {
-    /// The filter that runs it.
-    pub fn filter(&self, name: String) -> Plugin {
+    /// The filter that runs it on requests of a route: in the sidecars of callers, or a Gateway. With their identities it asks
+    /// nobody.
+    fn route_filter(&self, name: &str, refs: &dyn FilterRefs) -> Plugin {
+        Plugin {
+            services: Vec::new(),
+            ..self.filter(name.to_owned(), refs)
+        }
+    }
+
+    /// The filter that runs it. A module that is not where it should be is one that cannot start: sidecars keep the last good one.
+    pub fn filter(&self, name: String, refs: &dyn FilterRefs) -> Plugin {
+        let absent = |why: String| format!("throw new Error({})", serde_json::Value::from(why));
+        let source = match (&self.source_ref, &self.source_file) {
+            (Some(reference), _) => refs.text(reference, PLUGIN_KEY).unwrap_or_else(|| {
+                let kind = reference.kind.as_deref().unwrap_or("ConfigMap");
+                absent(format!("{kind} {} has no key {PLUGIN_KEY}", reference.name))
+            }),
+            (None, Some(file)) => {
+                absent(format!("sourceFile {file} is read by `tulle apply` alone"))
+            }
+            (None, None) => self.source.clone(),
+        };
         let limits = self.limits.clone().unwrap_or_default();
-        let memory = limits.memory.and_then(|memory| parse_memory(&memory).ok());
+        let kib = |size: Option<String>| {
+            let bytes = size.and_then(|size| parse_memory(&size).ok());
+            bytes.map_or(0, |bytes| u32::try_from(bytes / 1024).unwrap_or(u32::MAX))
+        };
         let config = self.config.as_ref();
         Plugin {
             name,
-            source: self.source.clone(),
+            source,
             config: config
                 .map(|c| serde_json::Value::from(c.clone()).to_string())
                 .unwrap_or_default(),
             fail_open: self.failure_policy.as_deref() == Some("Open"),
             cpu_ms: ms_or_0(limits.cpu.as_ref()),
-            memory_kib: memory.map_or(0, |bytes| u32::try_from(bytes / 1024).unwrap_or(u32::MAX)),
+            memory_kib: kib(limits.memory),
             calls: limits.calls.unwrap_or(0),
+            body_kib: kib(limits.body),
             services: self.services.clone(),
         }
     }

@@ -1,6 +1,6 @@
 //! Routes whose filters restrict requests by path, and the letter case of these paths.
 
-use super::super::{HttpFilterSpec, HttpPathMatch, HttpRouteRule, HttpRouteSpec};
+use super::super::{HttpFilterSpec, HttpPathMatch, HttpRouteRule, HttpRouteSpec, RouteFilter};
 
 impl HttpFilterSpec {
     /// Whether there is nothing that it does to requests.
@@ -25,7 +25,7 @@ impl HttpRouteSpec {
     /// whether the HTTPFilter of a name is one that restricts.
     pub fn restricted_in_one_case(&self, restricts: impl Fn(&str) -> bool) -> Vec<(usize, &str)> {
         let is_guarded = |rule: &HttpRouteRule| {
-            let references = rule.filters.iter().filter_map(|f| f.extension_ref.as_ref());
+            let references = rule.filters.iter().filter_map(RouteFilter::http_filter);
             references.into_iter().any(|r| restricts(&r.name))
         };
         let mut found = Vec::new();

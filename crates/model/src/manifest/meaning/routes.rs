@@ -48,7 +48,7 @@ fn with_conditions(
     filters: &[RouteFilter],
     refs: &dyn FilterRefs,
 ) -> Vec<RouteMatch> {
-    let named = filters.iter().filter_map(|f| f.extension_ref.as_ref());
+    let named = filters.iter().filter_map(RouteFilter::http_filter);
     let conditions = named.filter_map(|r| refs.http_filter(&r.name)?.match_when.as_ref());
     for condition in conditions {
         if matches.is_empty() {

@@ -17,7 +17,7 @@ pub(super) const NO_LISTENER: &str = "TL0013";
 pub(super) const NO_GROUP: &str = "TL0014";
 /// An SMI TCPRoute that does not exist.
 pub(super) const NO_TCP_ROUTE: &str = "TL0015";
-/// An HTTPFilter that does not exist.
+/// An HTTPFilter or Plugin that does not exist.
 pub(super) const NO_FILTER: &str = "TL0016";
 /// A Secret or ConfigMap, or a key of one, that does not exist.
 pub const NO_TEXT: &str = "TL0017";

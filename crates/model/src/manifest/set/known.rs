@@ -36,6 +36,7 @@ pub(super) struct Known<'a> {
     tcp_routes: BTreeSet<&'a str>,
     /// HTTPFilters, and whether they restrict requests.
     filters: BTreeMap<&'a str, bool>,
+    plugins: BTreeSet<&'a str>,
     /// HTTPRoutes and GRPCRoutes by kind and name.
     pub(super) routes: BTreeMap<(&'a str, &'a str), RouteKnown<'a>>,
     /// (kind, name) of Secrets and ConfigMaps to their keys.
@@ -106,6 +107,7 @@ impl<'a> Known<'a> {
                 let restricts = filter.spec.restricts();
                 self.filters.insert(&filter.metadata.name, restricts);
             }
+            Object::Plugin(plugin) => drop(self.plugins.insert(&plugin.metadata.name)),
             Object::Secret(secret) => {
                 let keys = secret.data.keys().chain(secret.string_data.keys());
                 let keys = keys.map(String::as_str).collect();
@@ -244,8 +246,12 @@ impl<'a> Known<'a> {
         self.groups.contains_key(name)
     }
 
-    pub(super) fn has_filter(&self, name: &str) -> bool {
-        self.filters.contains_key(name)
+    /// Whether there is the HTTPFilter or Plugin that a route refers to.
+    pub(super) fn has_filter(&self, reference: &ObjectRef) -> bool {
+        match reference.is_plugin() {
+            true => self.plugins.contains(reference.name.as_str()),
+            false => self.filters.contains_key(reference.name.as_str()),
+        }
     }
 
     /// Whether an HTTPFilter of this name refuses requests.

@@ -1,7 +1,9 @@
 //! Objects that want the same thing, of which only one gets it.
 
 use super::{Found, Problem, code};
-use crate::manifest::{FilterRefs, HttpFilterSpec, Object, ObjectRef, ParentRef, TargetRef};
+use crate::manifest::{
+    FilterRefs, HttpFilterSpec, Object, ObjectRef, ParentRef, PluginSpec, TargetRef,
+};
 use crate::resource::{RouteMatch, RouteRule};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,6 +22,9 @@ struct NoRefs;
 
 impl FilterRefs for NoRefs {
     fn http_filter(&self, _: &str) -> Option<&HttpFilterSpec> {
+        None
+    }
+    fn plugin(&self, _: &str) -> Option<&PluginSpec> {
         None
     }
     fn text(&self, _: &ObjectRef, _: &str) -> Option<String> {

@@ -5,7 +5,7 @@ use super::{Found, code};
 use crate::manifest::names::is_dns_label;
 use crate::manifest::{
     BackendRef, ExternalAuthSpec, GatewaySpec, HttpFilterSpec, JwtSpec, ListenerSpec, Manifest,
-    Object, ParentRef, RouteFilter, WorkloadSpec,
+    Object, PLUGIN_KEY, ParentRef, RouteFilter, WorkloadSpec,
 };
 
 pub(super) fn check(known: &Known<'_>, object: &Object, found: &mut Found<'_>) {
@@ -110,6 +110,11 @@ pub(super) fn check(known: &Known<'_>, object: &Object, found: &mut Found<'_>) {
             external_auth(known, authentication.spec.external_auth.as_ref(), found);
         }
         Object::Plugin(plugin) => {
+            if let Some(reference) = &plugin.spec.source_ref {
+                let then = "the last good module goes on; without one it fails";
+                let at = "spec.sourceRef".to_owned();
+                known.text(at, reference, "ConfigMap", PLUGIN_KEY, then, found);
+            }
             for (i, service) in plugin.spec.services.iter().enumerate() {
                 let field = format!("services[{i}]");
                 known.service("spec", &field, service, None, found);
@@ -292,10 +297,11 @@ fn filters(known: &Known<'_>, at: &str, filters: &[RouteFilter], found: &mut Fou
             known.service(&at, "name", &backend.name, Some(backend.port), found);
         }
         if let Some(reference) = &filter.extension_ref
-            && !known.has_filter(&reference.name)
+            && !known.has_filter(reference)
         {
+            let kind = reference.kind.as_deref().unwrap_or("HTTPFilter");
             let message = format!(
-                "there is no HTTPFilter `{}` (yet); requests are answered with 500",
+                "there is no {kind} `{}` (yet); requests are answered with 500",
                 reference.name
             );
             found.warn(code::NO_FILTER, format!("{at}.extensionRef.name"), message);

@@ -30,9 +30,17 @@ pub struct RouteFilter {
     /// Answers cross-origin requests of browsers.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cors: Option<CorsFilter>,
-    /// Refers to an HTTPFilter.
+    /// Refers to an HTTPFilter or a Plugin.
     #[serde(default, skip_serializing_if = "is_default")]
     pub extension_ref: Option<ObjectRef>,
+}
+
+impl RouteFilter {
+    /// The HTTPFilter that it refers to.
+    pub(in crate::manifest) fn http_filter(&self) -> Option<&ObjectRef> {
+        let reference = self.extension_ref.as_ref();
+        reference.filter(|reference| !reference.is_plugin())
+    }
 }
 
 /// Header edits, done in the order remove, set, add.

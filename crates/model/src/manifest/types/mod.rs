@@ -112,6 +112,12 @@ pub struct ObjectRef {
     pub namespace: Option<String>,
 }
 
+impl ObjectRef {
+    pub(in crate::manifest) fn is_plugin(&self) -> bool {
+        self.kind.as_deref() == Some("Plugin")
+    }
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

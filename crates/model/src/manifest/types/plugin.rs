@@ -2,20 +2,30 @@
 
 #[cfg(feature = "schema")]
 use super::schema;
-use super::{TargetRef, is_default};
+use super::{ObjectRef, TargetRef, is_default};
 use serde::{Deserialize, Serialize};
+
+/// The key of a ConfigMap that has the module of a plugin.
+pub const PLUGIN_KEY: &str = "plugin.js";
 
 /// `tulle.dev/v1alpha1` Plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PluginSpec {
-    /// Services whose requests it sees.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    /// Services whose requests it sees, beside those of routes that refer to it.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub target_refs: Vec<TargetRef>,
-    /// A module of JavaScript that exports `onRequest`, `onResponse` or `onLog`.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 262144)))]
+    /// A module of JavaScript that exports `onRequest`, `onRequestBody`, `onResponse`, `onResponseBody` or `onLog`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 262144)))]
     pub source: String,
+    /// The ConfigMap (or Secret) that has the module instead, under the key `plugin.js`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub source_ref: Option<ObjectRef>,
+    /// A file with the module instead, beside the manifest: `tulle apply` and `tulle up` read it. Nobody else does.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub source_file: Option<String>,
     /// Its configuration: `context.config` of its hooks.
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(
@@ -30,7 +40,7 @@ pub struct PluginSpec {
     /// Limits of time, memory and requests at once.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Option<PluginLimits>,
-    /// Services that it may ask.
+    /// Services that it may ask. In a route it asks nobody.
     #[serde(default, skip_serializing_if = "is_default")]
     pub services: Vec<String>,
 }
@@ -51,4 +61,7 @@ pub struct PluginLimits {
     #[serde(default, skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65536)))]
     pub calls: Option<u32>,
+    /// The longest body that `onRequestBody` and `onResponseBody` see; default `256Ki`, at most `1Mi`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub body: Option<String>,
 }

@@ -22,7 +22,7 @@ use tulle_model::resource::{self, PathMatch, RouteMatch, RouteRule};
 /// Compiled routes.
 pub struct RouteTable {
     index: Index,
-    rules: Vec<Rule>,
+    rules: Vec<Arc<Rule>>,
     /// Whether some entry looks at the path.
     by_path: bool,
     /// Ports that routes are attached to; 0: all.
@@ -82,7 +82,7 @@ pub struct Backend {
 /// The rule for a request.
 pub struct Found<'a> {
     /// The rule.
-    pub rule: &'a Rule,
+    pub rule: &'a Arc<Rule>,
     /// Length of the path's prefix that has matched.
     pub matched: usize,
 }
@@ -118,7 +118,8 @@ impl RouteTable {
                     entries.extend(Entry::from_rule(route, rule, index)?);
                     Rule::compile(&name, &format!("{name} {index}"), rule)
                 };
-                rules.push(compiled().map_err(|e: String| format!("{name}: {e}"))?);
+                let rule = compiled().map_err(|e: String| format!("{name}: {e}"))?;
+                rules.push(Arc::new(rule));
             }
         }
         // A stable sort keeps the written order among equals.
@@ -173,13 +174,20 @@ impl RouteTable {
         Ok(found)
     }
 
+    /// All filters of rules.
+    pub fn filters(&self) -> impl Iterator<Item = &Arc<Filters>> {
+        self.rules.iter().flat_map(|rule| {
+            let of_backends = rule.backends.iter().filter_map(|b| b.filters.as_ref());
+            of_backends.chain(&rule.filters)
+        })
+    }
+
     /// Names of the services that get requests or copies of them.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        self.rules.iter().flat_map(|rule| {
-            let filters = rule.backends.iter().filter_map(|b| b.filters.as_ref());
-            let named = rule.backends.iter().map(|b| b.service.as_str());
-            named.chain(filters.chain(&rule.filters).flat_map(|f| f.services()))
-        })
+        self.rules
+            .iter()
+            .flat_map(|rule| rule.backends.iter().map(|b| b.service.as_str()))
+            .chain(self.filters().flat_map(|f| f.services()))
     }
 }
 
@@ -223,6 +231,11 @@ impl Rule {
                 (own, _) => own,
             },
         })
+    }
+
+    /// Whether a plugin may choose among its backends.
+    pub fn may_be_chosen(&self) -> bool {
+        self.filters.as_ref().is_some_and(|f| f.run_plugins())
     }
 
     /// Returns a backend by weight; `random` is any number.

@@ -6,7 +6,7 @@
 
 mod grpc;
 
-use crate::codec::answered::{self, Answered};
+use crate::codec::answered::Answered;
 use crate::filter::header_edit::Draft;
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::net::IpAddr;
@@ -326,11 +326,7 @@ fn content(draft: &Draft<'_>, limit: usize) -> Vec<u8> {
     if limit == 0 {
         return Vec::new();
     }
-    // A request has a length, or is chunked.
-    let mut content = match draft.field("transfer-encoding") {
-        Some(_) => answered::unchunk(draft.body()).0,
-        None => draft.body().to_vec(),
-    };
+    let mut content = draft.content();
     content.truncate(limit);
     content
 }

@@ -1,7 +1,7 @@
 //! Decides between two tries of a request: whether to try again, and when.
 
 use super::http2::shorter;
-use super::{Conversation, Exchange, Next, Tried, request_target};
+use super::{Conversation, Exchange, Next, Tried, note_tags, request_target};
 use crate::config::traffic::limits::RetryPlace;
 use crate::config::traffic::retry::Cause;
 use crate::decision::request::Target;
@@ -207,7 +207,12 @@ impl Conversation<'_> {
     }
 
     /// Answers in place of the upstream.
-    pub(super) async fn refuse_exchange(&mut self, exchange: &Exchange, failure: &Failure) -> Next {
+    pub(super) async fn refuse_exchange(
+        &mut self,
+        exchange: &mut Exchange,
+        failure: &Failure,
+    ) -> Next {
+        note_tags(&mut exchange.asked, &exchange.relay);
         let Exchange {
             config,
             asked,
@@ -222,7 +227,8 @@ impl Conversation<'_> {
     }
 
     /// Ends a request whose client has gone, or whose answer had begun.
-    fn cut(&self, exchange: &Exchange, status: u16, failure: &Failure) -> Next {
+    fn cut(&self, exchange: &mut Exchange, status: u16, failure: &Failure) -> Next {
+        note_tags(&mut exchange.asked, &exchange.relay);
         let Exchange {
             asked,
             decision,

@@ -1,22 +1,40 @@
 //! Runs the filters of a route on a request, between the decision and forwarding.
 
 use super::{After, Conversation, Exchange, Next};
+#[cfg(feature = "plugins")]
+use crate::config::route::Backend;
 use crate::decision::between::Between;
+#[cfg(feature = "plugins")]
+use crate::filter::ResponseHook;
 use crate::filter::header_edit::Draft;
+#[cfg(feature = "plugins")]
+use crate::filter::plugin::Plugin;
 use crate::filter::{Effect, Passing};
 use crate::http::auth_call;
 use crate::http::mirror_send::{self, Original};
 #[cfg(feature = "plugins")]
-use crate::http::plugin_call;
+use crate::http::plugin_call::{self, Shown};
 use crate::http::relay::End;
+#[cfg(feature = "plugins")]
+use crate::http::relay::Relay;
 use crate::telemetry::reason::{Failure, Reason};
+#[cfg(not(feature = "plugins"))]
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
+#[cfg(feature = "plugins")]
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 /// Result of filters; `Ok(None)`: the request goes on.
 type Filtered = Result<Option<Effect>, Failure>;
+
+/// Whether a request has a body that a plugin may look at.
+#[cfg(feature = "plugins")]
+fn has_body(relay: &Relay) -> bool {
+    !relay.is_upgrade() && (!relay.is_whole() || relay.body_at_hand() > 0)
+}
 
 impl Conversation<'_> {
     /// Runs a request through its filters. `None`: it passed without waiting.
@@ -74,29 +92,12 @@ impl Conversation<'_> {
                 Ok(None) => return None,
                 Ok(Some(Effect::Delay(time))) => {
                     if let Err(error) = self.pause(time).await {
-                        let failure = Failure::new(Reason::ClientClosed, error.to_string());
-                        let Exchange {
-                            asked,
-                            decision,
-                            relay,
-                            ..
-                        } = exchange;
-                        self.count(asked, decision, 499, &failure, relay);
-                        return Some(Next::Abort);
+                        filtered = Err(Failure::new(Reason::ClientClosed, error.to_string()));
+                        continue;
                     }
                 }
                 Ok(Some(Effect::Ask(filter))) => {
                     if let Err(failure) = self.hold(exchange, filter.body_bytes).await {
-                        let Exchange {
-                            asked,
-                            decision,
-                            relay,
-                            ..
-                        } = exchange;
-                        if failure.reason == Reason::ClientClosed {
-                            self.count(asked, decision, 499, &failure, relay);
-                            return Some(Next::Abort);
-                        }
                         filtered = Err(failure);
                         continue;
                     }
@@ -115,38 +116,112 @@ impl Conversation<'_> {
                         }
                     }
                 }
-                #[cfg(not(feature = "plugins"))]
-                Ok(Some(Effect::Run(plugin))) => match *plugin {},
-                #[cfg(feature = "plugins")]
                 Ok(Some(Effect::Run(plugin))) => {
-                    if let Err(failure) = self.show(exchange, plugin).await {
+                    let done = match plugin.runs() {
+                        Ok(plugin) => self.show(exchange, plugin).await,
+                        Err((_, true)) => Ok(()),
+                        Err((fault, false)) => Err(Failure::new(Reason::PluginFailed, fault)),
+                    };
+                    if let Err(failure) = done {
                         filtered = Err(failure);
                         continue;
                     }
                 }
                 // Done as soon as it is wanted.
                 Ok(Some(Effect::Copy(_))) => {}
+                Err(failure) if failure.reason == Reason::ClientClosed => {
+                    let Exchange {
+                        asked,
+                        decision,
+                        relay,
+                        ..
+                    } = exchange;
+                    self.count(asked, decision, 499, &failure, relay);
+                    return Some(Next::Abort);
+                }
                 Err(failure) => return Some(self.refuse_exchange(exchange, &failure).await),
             }
             filtered = self.filter(exchange, &mut at);
         }
     }
 
+    #[cfg(not(feature = "plugins"))]
+    async fn show(&mut self, _: &mut Exchange, plugin: &Infallible) -> Result<(), Failure> {
+        match *plugin {}
+    }
+
     /// Shows a request to a plugin, and its response later.
     #[cfg(feature = "plugins")]
-    async fn show(
-        &self,
-        exchange: &mut Exchange,
-        plugin: std::sync::Arc<crate::filter::plugin::Plugin>,
-    ) -> Result<(), Failure> {
+    async fn show(&mut self, exchange: &mut Exchange, plugin: &Arc<Plugin>) -> Result<(), Failure> {
         let relay = &mut exchange.relay;
         let head = relay.request.len() - relay.body_at_hand();
+        let has_body = has_body(relay);
         let parties = plugin_call::parties(&Between::new(self.scope, &exchange.config));
         let mut draft = Draft::new(&mut relay.request, head);
         let (worker, config) = (self.worker, &exchange.config);
-        let hook = plugin_call::run(plugin, worker, config, &mut draft, parties).await?;
-        if let Some(hook) = hook {
-            relay.edits.get_or_insert_default().add_hook(hook);
+        let rule = exchange.decision.rule.as_ref();
+        let named = |b: &Backend| format!("{}:{}", b.service, b.port);
+        let backends = rule.map(|rule| rule.backends.iter().map(named).collect());
+        let backends = backends.unwrap_or_default();
+        let begun =
+            plugin_call::begin(plugin.clone(), worker, &draft, parties, has_body, backends)?;
+        let Some(shown) = begun else { return Ok(()) };
+        let mut done = match shown.look_at_request(config, &mut draft).await {
+            Ok(true) => self.show_body(exchange, &shown).await,
+            passed => passed.map(drop),
+        };
+        if let Some(place) = shown.backend()
+            && done.is_ok()
+        {
+            done = self.choose(exchange, place);
+        }
+        if let Some(line) = &mut exchange.asked.line {
+            line.fields.extend(shown.take_tags());
+        }
+        if shown.sees_more() {
+            let edits = exchange.relay.edits.get_or_insert_default();
+            edits.add_hook(Box::new(shown));
+        }
+        done
+    }
+
+    /// Shows a request's body to a plugin that wants to see it.
+    #[cfg(feature = "plugins")]
+    async fn show_body(&mut self, exchange: &mut Exchange, shown: &Shown) -> Result<(), Failure> {
+        let limit = shown.request_body_limit();
+        if limit == 0 || !has_body(&exchange.relay) {
+            return Ok(());
+        }
+        self.hold(exchange, limit + 1).await?;
+        let (relay, config) = (&mut exchange.relay, &exchange.config);
+        let whole = relay.is_whole();
+        let head = relay.request.len() - relay.body_at_hand();
+        let mut draft = Draft::new(&mut relay.request, head);
+        if shown
+            .look_at_request_body(config, &mut draft, whole)
+            .await?
+        {
+            let body = draft.body().len();
+            relay.replaced_body(body);
+        }
+        Ok(())
+    }
+
+    /// Sends a request to the backend that a plugin has chosen.
+    #[cfg(feature = "plugins")]
+    fn choose(&self, exchange: &mut Exchange, place: usize) -> Result<(), Failure> {
+        let (config, relay) = (&exchange.config, &mut exchange.relay);
+        let chosen = self
+            .scope
+            .choose(self.worker, config, &exchange.decision, place)?;
+        if let Some(mut chosen) = chosen {
+            let head = relay.request.len() - relay.body_at_hand();
+            let head = relay.request.as_slice().get(..head).unwrap_or_default();
+            chosen.aim(head, || self.scope.source());
+            if let Some(filters) = &chosen.filters {
+                filters.edit_responses(&mut relay.edits);
+            }
+            exchange.decision = chosen;
         }
         Ok(())
     }

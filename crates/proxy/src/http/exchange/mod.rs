@@ -130,6 +130,13 @@ struct RefusedRequest {
     target: Vec<u8>,
 }
 
+/// Takes what plugins have for the access log.
+fn note_tags(asked: &mut RequestInfo, relay: &Relay) {
+    if let (Some(line), Some(edits)) = (&mut asked.line, &relay.edits) {
+        line.fields.extend(edits.take_tags());
+    }
+}
+
 impl Conversation<'_> {
     async fn run(&mut self) {
         loop {
@@ -347,6 +354,7 @@ impl Conversation<'_> {
             let answer = relay.response_status(relay.status, Reason::Ok);
             port.ended(&mut lease, answer.as_http(), asked.started);
         }
+        note_tags(asked, relay);
         let failure = Failure::new(Reason::Ok, String::new());
         let now = self.count(asked, decision, relay.status, &failure, relay);
         if relay.switched() {

@@ -2,6 +2,7 @@
 //!
 //! A state machine that is polled; it owns no connection and never waits by itself.
 
+mod collect;
 mod request;
 mod response;
 
@@ -101,6 +102,8 @@ pub struct Relay {
     request_done: bool,
     down_ended: bool,
     response: Option<Response>,
+    /// A response whose body is awaited whole.
+    held: Option<Box<collect::Held>>,
     interim: u8,
     /// Whether new bytes may complete a head.
     unparsed: bool,
@@ -189,6 +192,7 @@ impl Relay {
             request_done: false,
             down_ended: false,
             response: None,
+            held: None,
             interim: 0,
             unparsed: false,
             to_down: Buf::new(),
@@ -246,6 +250,12 @@ impl Relay {
         usize::try_from(self.body_received).unwrap_or_default()
     }
 
+    /// Notes that the body behind the head in `request` was replaced by one of this length.
+    #[cfg(feature = "plugins")]
+    pub fn replaced_body(&mut self, len: usize) {
+        self.body_received = len as u64;
+    }
+
     /// Sets the silence that ends the exchange.
     pub fn set_idle_timeout(&mut self, ms: u32) {
         self.idle_ms = ms;
@@ -278,6 +288,7 @@ impl Relay {
     /// not process it.
     pub fn can_replay(&self, method: Method, refused: bool) -> bool {
         !self.response_started()
+            && self.held.is_none()
             && self.from_up.is_empty()
             && self.whole
             && !self.request.is_empty()
@@ -298,6 +309,7 @@ impl Relay {
     /// Goes back to the beginning of the request.
     pub fn rewind(&mut self) {
         self.from_up.release();
+        self.held = None;
         self.sent = 0;
         self.request_done = false;
         self.unparsed = false;

@@ -1,5 +1,6 @@
 //! The response's direction: from upstream to downstream.
 
+use super::collect::Held;
 use super::{End, MAX_INTERIM, Relay, Response, Side, failed, upstream_error};
 use crate::config::head_limits;
 use crate::http::reply::EDIT_BYTES;
@@ -59,8 +60,8 @@ impl Relay {
                     },
                     Poll::Ready(Ok(_)) => {
                         let limits = self.limits();
-                        self.unparsed =
-                            head_limits::may_complete(self.from_up.as_slice(), before, &limits);
+                        self.unparsed = self.held.is_some()
+                            || head_limits::may_complete(self.from_up.as_slice(), before, &limits);
                     }
                     Poll::Ready(Err(error)) => return upstream_error(&error),
                 }
@@ -156,8 +157,11 @@ impl Relay {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes a response head if it is complete; true if there are bytes to send.
+    /// Takes a response head if it is complete, or the body of one that is held; true if there are bytes to send.
     fn take_head(&mut self) -> Result<bool, End> {
+        if let Some(held) = self.held.take() {
+            return self.collect(held);
+        }
         let parsed =
             tulle_http1::parse_response(self.from_up.as_slice(), &self.limits(), self.method);
         let head = match parsed {
@@ -250,6 +254,7 @@ impl Relay {
         let room = self.from_up.len() + EDIT_BYTES + fields;
         head.write(bytes, &edit, self.to_down.storage_for(room));
         let mut status = head.status;
+        let mut limit = 0;
         if let Some(edits) = &self.edits {
             let mut written = self.to_down.len();
             if edits.has_hooks() {
@@ -261,6 +266,7 @@ impl Relay {
                 })?;
             }
             edits.apply(&mut self.to_down, written);
+            limit = edits.body_limit();
         }
         self.from_up.consume(head.len);
         let mut response = Response {
@@ -268,6 +274,16 @@ impl Relay {
             keep_alive: head.keep_alive && !until_close,
             switched,
         };
+        if limit > 0 && !switched && !response.body.is_done() {
+            self.held = Some(Box::new(Held {
+                message: std::mem::take(&mut self.to_down),
+                response,
+                status,
+                taken: 0,
+                limit,
+            }));
+            return Ok(());
+        }
         if !self.from_up.is_empty() && !response.switched && !response.body.is_done() {
             // A small body leaves together with its head in one write.
             let count = response
@@ -282,21 +298,28 @@ impl Relay {
             self.to_down.extend_from_slice(body);
             self.from_up.consume(count);
         }
+        self.start(response, status);
+        Ok(())
+    }
+
+    /// Notes that a response begins, whose first bytes are to be sent.
+    pub(super) fn start(&mut self, response: Response, status: u16) {
         self.status = status;
         if let Some(times) = &mut self.times {
             times.first_byte = Some(Instant::now());
         }
         self.response = Some(response);
         // The request cannot be sent again any more, so its bytes are not needed, but to say what failed.
-        if self.sent >= self.request.len() && head.status < 500 {
+        if self.sent >= self.request.len() && status < 500 {
             self.request.release();
             self.sent = 0;
         }
-        Ok(())
     }
 
     fn end_of_upstream(&mut self) -> Result<(), End> {
-        let text = match &mut self.response {
+        let held = self.held.as_mut().map(|held| &mut held.response);
+        self.unparsed |= held.is_some();
+        let text = match self.response.as_mut().or(held) {
             None if self.from_up.is_empty() => {
                 "the upstream ended the connection before a response".to_owned()
             }

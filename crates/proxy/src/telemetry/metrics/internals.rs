@@ -61,6 +61,8 @@ pub struct Internals {
     pub retries: CodeCounters,
     /// Calls of plugins by their result, for each plugin.
     pub plugins: Vec<(Arc<str>, CodeCounters)>,
+    /// Counters of plugins themselves: plugin, name, count.
+    pub plugin_counts: Vec<(Arc<str>, String, u64)>,
     /// Retries that a limit prevented, by the limit.
     pub retries_refused: CodeCounters,
     /// Endpoints asked although they were unhealthy, because none was healthy.
@@ -87,6 +89,9 @@ impl Internals {
             for (outcome, count) in outcomes.0 {
                 add_plugin(&mut self.plugins, &plugin, outcome, count);
             }
+        }
+        for (plugin, name, count) in &other.plugin_counts {
+            add_plugin_count(&mut self.plugin_counts, plugin, name, *count);
         }
         self.retries.merge(other.retries);
         self.retries_refused.merge(other.retries_refused);
@@ -229,11 +234,36 @@ impl WorkerReport {
                 );
             }
         }
+        let name = "tulle_plugin_count_total";
+        header(out, name, "counter", "What plugins count themselves.");
+        for (plugin, what, count) in &i.plugin_counts {
+            let plugin = plugin.escape_debug();
+            let _ = writeln!(out, "{name}{{plugin=\"{plugin}\",name=\"{what}\"}} {count}");
+        }
         let name = "tulle_policy_audit_total";
         header(out, name, "counter", "Requests matched by audit rules.");
         for (rule, count) in &i.audits {
             let _ = writeln!(out, "{name}{{rule=\"{}\"}} {count}", rule.escape_debug());
         }
+    }
+}
+
+/// Adds to a counter that a plugin has named; only so many are kept by name.
+pub(crate) fn add_plugin_count(
+    counts: &mut Vec<(Arc<str>, String, u64)>,
+    plugin: &Arc<str>,
+    name: &str,
+    count: u64,
+) {
+    let known = counts
+        .iter_mut()
+        .find(|(of, known, _)| of == plugin && known == name);
+    if let Some((_, _, sum)) = known {
+        *sum += count;
+    } else if counts.len() < MAX_NAMED {
+        counts.push((plugin.clone(), name.to_owned(), count));
+    } else if let Some((_, _, sum)) = counts.last_mut() {
+        *sum += count;
     }
 }
 

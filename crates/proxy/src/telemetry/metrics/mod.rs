@@ -12,7 +12,7 @@ mod text;
 
 pub use internals::Internals;
 #[cfg(feature = "plugins")]
-pub(crate) use internals::add_plugin;
+pub(crate) use internals::{add_plugin, add_plugin_count};
 pub(crate) use labels::ServiceName;
 pub use series::{BUCKETS_MS, Histogram, Labels, Reporter, RequestSeries, Sizes};
 pub use text::TrafficText;

@@ -86,7 +86,8 @@ impl Cluster {
         let Resource::Gateway(told) = tulle_api::decode_body(&entry.body).unwrap() else {
             panic!("{name} is no gateway");
         };
-        let gateway = tulle_proxy::config::gateway_listener::Gateway::compile(&told, None).unwrap();
+        let gateway =
+            tulle_proxy::config::gateway_listener::Gateway::compile(&told, None, None).unwrap();
         let port = if tls.is_some() { 443 } else { 80 };
         let asked = tls.unwrap_or(host);
         let Some(listener) = gateway.listener(port, asked.as_bytes()) else {
