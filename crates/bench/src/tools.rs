@@ -37,6 +37,16 @@ pub fn nginx() -> Result<PathBuf> {
     debian("nginx", "nginx")
 }
 
+/// nginx's module of JavaScript, as Debian has it.
+///
+/// # Errors
+/// There is none.
+pub fn njs() -> Result<PathBuf> {
+    let path = Path::new("/usr/lib/nginx/modules/ngx_http_js_module.so");
+    let found = path.exists().then(|| path.to_owned());
+    found.ok_or_else(|| missing("nginx's njs", "apt-get install libnginx-mod-http-js"))
+}
+
 /// HAProxy.
 ///
 /// # Errors

@@ -79,7 +79,7 @@ fn answer(mut stream: TcpStream) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     loop {
         let first = lines.next()?.ok()?;
-        let (mut caller, mut close) = (String::new(), false);
+        let (mut caller, mut set, mut close) = (String::new(), String::new(), false);
         loop {
             let line = lines.next()?.ok()?;
             if line.is_empty() {
@@ -88,12 +88,15 @@ fn answer(mut stream: TcpStream) -> Option<()> {
             let (name, value) = line.split_once(':').unwrap_or_default();
             match name.to_ascii_lowercase().as_str() {
                 "x-forwarded-client-cert" => caller = value.trim().to_owned(),
+                "x-set" => set = value.trim().to_owned(),
                 "connection" => close = value.trim() == "close",
                 _ => {}
             }
         }
         let body = if first.contains("/caller") {
             caller
+        } else if first.contains("/set") {
+            set
         } else {
             "ok".into()
         };
@@ -256,6 +259,41 @@ fn haproxy_in_every_mode() {
 #[test]
 fn haproxy_as_a_relay_in_every_mode() {
     every_mode("haproxy-tcp");
+}
+
+#[test]
+fn scripts_of_all_peers_do_the_same() {
+    for name in ["tulle+plugin", "envoy+lua", "haproxy+lua", "nginx+njs"] {
+        if name == "nginx+njs" && tulle_bench::tools::njs().is_err() {
+            println!("note: nginx+njs is left out: apt-get install libnginx-mod-http-js");
+            continue;
+        }
+        let setup = Setup::asking("/", one(name), Mode::Both);
+        let mut stream = TcpStream::connect(("127.0.0.1", setup.topology.ports.client)).unwrap();
+        write!(
+            stream,
+            "GET /set HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let answer = answer.to_lowercase();
+        assert!(answer.starts_with("http/1.1 200"), "{name}: {answer}");
+        assert!(answer.ends_with("\r\n\r\nbench"), "{name}: {answer}");
+        assert!(answer.contains("x-set: 5\r\n"), "{name}: {answer}");
+    }
+    for name in ["tulle+plugin-body", "envoy+lua-body"] {
+        let setup = Setup::asking("/", one(name), Mode::Both);
+        let mut stream = TcpStream::connect(("127.0.0.1", setup.topology.ports.client)).unwrap();
+        write!(
+            stream,
+            "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("\r\n\r\nXk"), "{name}: {answer}");
+    }
 }
 
 /// A change of a configuration.

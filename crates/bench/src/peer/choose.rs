@@ -8,21 +8,52 @@ use crate::tools;
 use std::path::Path;
 
 /// Values of `--vs`, each with how to get what it needs.
-pub const NAMES: [(&str, &str); 7] = [
+pub const NAMES: [(&str, &str); 11] = [
     ("none", "no sidecars; nothing to get"),
     ("envoy", "scripts/fetch-envoy.sh, or --envoy FILE"),
     ("envoy-wasmless-h2", "as envoy; HTTP/2 between the sidecars"),
     ("nginx", "apt-get install nginx"),
     ("haproxy", "apt-get install haproxy"),
     ("haproxy-tcp", "apt-get install haproxy"),
+    ("envoy+lua", "as envoy; a script that sets headers"),
+    (
+        "envoy+lua-body",
+        "as envoy; a script that rewrites responses",
+    ),
+    (
+        "haproxy+lua",
+        "apt-get install haproxy; a script that sets headers",
+    ),
+    (
+        "nginx+njs",
+        "apt-get install libnginx-mod-http-js; a script that sets headers",
+    ),
     (
         "pipy",
         "built from its sources; name it with --pipy-binary FILE",
     ),
 ];
 
-/// Stands for all of [`FEATURES`].
-const GROUP: &str = "features";
+/// Lists that a name stands for.
+fn group(name: &str) -> Vec<&str> {
+    match name {
+        "features" => FEATURES.iter().map(|feature| feature.name).collect(),
+        "plugins" => vec![
+            "tulle+plugin",
+            "tulle+plugin-body",
+            "tulle+plugin-answers",
+            "tulle+plugin-unused",
+            "envoy",
+            "envoy+lua",
+            "envoy+lua-body",
+            "haproxy",
+            "haproxy+lua",
+            "nginx",
+            "nginx+njs",
+        ],
+        one => vec![one],
+    }
+}
 
 /// The peers of a list such as `none,envoy`, in its order, after Tulle, which is always measured.
 ///
@@ -33,13 +64,8 @@ pub fn parse(list: &str, options: &Common) -> Result<Vec<Box<dyn Peer>>> {
     let mut peers: Vec<Box<dyn Peer>> = vec![Box::new(Tulle {
         program: program.clone(),
     })];
-    for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
-        if name == GROUP {
-            for feature in &FEATURES {
-                peers.extend(with(feature.name, &program));
-            }
-            continue;
-        }
+    let names = list.split(',').map(str::trim).filter(|n| !n.is_empty());
+    for name in names.flat_map(group) {
         if peers.iter().any(|peer| peer.name() == name) {
             continue;
         }
@@ -65,6 +91,10 @@ fn one(name: &str, options: &Common) -> Result<Box<dyn Peer>> {
     Ok(match name {
         "none" => Box::new(None),
         "envoy" => Box::new(Envoy::http1(envoy()?)),
+        "envoy+lua" => Box::new(Envoy::lua(envoy()?)),
+        "envoy+lua-body" => Box::new(Envoy::lua_body(envoy()?)),
+        "haproxy+lua" => Box::new(HaProxy::lua(tools::haproxy()?)),
+        "nginx+njs" => Box::new(Nginx::njs(tools::nginx()?, tools::njs()?)),
         "envoy-wasmless-h2" => Box::new(Envoy::http2(envoy()?)),
         "nginx" => Box::new(Nginx::new(tools::nginx()?)),
         "haproxy" => Box::new(HaProxy::http(tools::haproxy()?)),
@@ -82,6 +112,8 @@ fn unknown() -> Failure {
     for (name, get) in NAMES {
         text += &format!("\n  {name:<18} {get}");
     }
+    text +=
+        "\n  plugins            scripts that do the same, of all of these, beside those without";
     text += "\n  features           Tulle again, with one feature each:";
     for feature in &FEATURES {
         text += &format!(" {}", feature.name);

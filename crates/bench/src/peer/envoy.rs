@@ -4,38 +4,83 @@
 use super::topology::spiffe;
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
 use crate::failure::{OrFail, Result};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::process::Command;
 use tulle_model::bootstrap::Bootstrap;
 
+/// What `tulle+plugin` does, in Lua.
+const HEADERS: &str = r#"
+function envoy_on_request(handle)
+  local headers = handle:headers()
+  headers:replace("x-set", headers:get(":authority"))
+end
+function envoy_on_response(handle)
+  local headers = handle:headers()
+  headers:replace("x-set", headers:get("content-length") or "")
+end
+"#;
+/// What `tulle+plugin-body` does.
+const BODY: &str = r#"
+function envoy_on_response(handle)
+  local body = handle:body()
+  local size = body:setBytes("X" .. body:getBytes(1, body:length() - 1))
+  handle:headers():replace("content-length", size)
+end
+"#;
+
 /// Envoy as lean as it gets with identities checked: connection manager, RBAC, router.
 pub struct Envoy {
     program: PathBuf,
+    name: &'static str,
     http2: bool,
+    /// A script in Lua that the server's sidecar runs.
+    lua: Option<&'static str>,
 }
 
 impl Envoy {
     /// HTTP/1.1 between the sidecars.
     pub fn http1(program: PathBuf) -> Self {
-        let http2 = false;
-        Self { program, http2 }
+        Self {
+            program,
+            name: "envoy",
+            http2: false,
+            lua: None,
+        }
     }
 
     /// HTTP/2 between the sidecars.
     pub fn http2(program: PathBuf) -> Self {
-        let http2 = true;
-        Self { program, http2 }
+        Self {
+            name: "envoy-wasmless-h2",
+            http2: true,
+            ..Self::http1(program)
+        }
+    }
+
+    /// With a filter in Lua that reads a header and sets one, both ways.
+    pub fn lua(program: PathBuf) -> Self {
+        Self {
+            name: "envoy+lua",
+            lua: Some(HEADERS),
+            ..Self::http1(program)
+        }
+    }
+
+    /// With a filter in Lua that rewrites the body of the response.
+    pub fn lua_body(program: PathBuf) -> Self {
+        Self {
+            name: "envoy+lua-body",
+            lua: Some(BODY),
+            ..Self::http1(program)
+        }
     }
 }
 
 impl Peer for Envoy {
     fn name(&self) -> &'static str {
-        if self.http2 {
-            "envoy-wasmless-h2"
-        } else {
-            "envoy"
-        }
+        self.name
     }
 
     fn version(&self) -> Result<String> {
@@ -49,8 +94,12 @@ impl Peer for Envoy {
     fn notes(&self) -> Vec<String> {
         let name = self.name();
         let between = if self.http2 { "HTTP/2" } else { "HTTP/1.1" };
+        let script = match self.lua {
+            Some(_) => "a Lua filter in the server's sidecar, no WASM",
+            None => "no WASM or Lua filter",
+        };
         vec![format!(
-            "{name}: {between} between the sidecars; SPIFFE ids checked both ways (SAN, RBAC), Envoy's default statistics, no WASM or Lua filter, no access log. gRPC and TCP pass as bytes, as in Tulle."
+            "{name}: {between} between the sidecars; SPIFFE ids checked both ways (SAN, RBAC), Envoy's default statistics, {script}, no access log. gRPC and TCP pass as bytes, as in Tulle."
         )]
     }
 
@@ -133,7 +182,10 @@ impl Envoy {
             upstream_h2: self.http2,
             ..tulle_envoy::TranslationOptions::default()
         };
-        let config = tulle_envoy::static_config(model, options).or_fail(what)?;
+        let mut config = tulle_envoy::static_config(model, options).or_fail(what)?;
+        if let Some(lua) = self.lua.filter(|_| role == "server") {
+            script(&mut config, lua);
+        }
         let text = serde_json::to_string_pretty(&config).or_fail(what)?;
         let name = format!("{}-{role}.json", self.name());
         let path = super::write(topology, &name, &text)?;
@@ -148,6 +200,27 @@ impl Envoy {
             command,
             files: BTreeMap::from([(name, text)]),
         })
+    }
+}
+
+/// Puts a script before the router of every connection manager.
+fn script(config: &mut Value, lua: &str) {
+    match config {
+        Value::Object(fields) => {
+            if let Some(Value::Array(filters)) = fields.get_mut("http_filters") {
+                let filter = json!({
+                    "name": "envoy.filters.http.lua",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+                        "default_source_code": { "inline_string": lua },
+                    },
+                });
+                filters.insert(filters.len().saturating_sub(1), filter);
+            }
+            fields.values_mut().for_each(|field| script(field, lua));
+        }
+        Value::Array(all) => all.iter_mut().for_each(|one| script(one, lua)),
+        _ => {}
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Feature {
 const CALLER: &str = "/caller";
 
 /// All of them. Requests of the load are `GET /bytes/N`.
-pub(super) const FEATURES: [Feature; 19] = [
+pub(super) const FEATURES: [Feature; 21] = [
     Feature {
         name: "tulle+unused",
         what: "a route with fifty rules and every filter, policies and limits, none of which a request meets",
@@ -89,6 +89,25 @@ pub(super) const FEATURES: [Feature; 19] = [
         server: |b| {
             let source = "export function onRequest(request) { request.headers.set('x-set', request.headers.get('host')) }
                 export function onResponse(response) { response.headers.set('x-set', response.headers.get('content-length')) }";
+            ruled(b, "/", vec![plugin(source)]);
+        },
+    },
+    Feature {
+        name: "tulle+plugin-body",
+        what: "a plugin in the server's sidecar that rewrites the body of the response",
+        client: |_| {},
+        server: |b| {
+            let source = "export const onResponseBody = (body) => 'X' + body.text().slice(1)";
+            ruled(b, "/", vec![plugin(source)]);
+        },
+    },
+    Feature {
+        name: "tulle+plugin-answers",
+        what: "a plugin in the server's sidecar that answers itself, with 200 bytes",
+        client: |_| {},
+        server: |b| {
+            let source = "const body = 'x'.repeat(200);
+                export function onRequest(request) { if (request.path.startsWith('/bytes/')) return new Response(body) }";
             ruled(b, "/", vec![plugin(source)]);
         },
     },

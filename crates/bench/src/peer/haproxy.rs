@@ -11,7 +11,20 @@ use tulle_model::resource::Protocol;
 pub struct HaProxy {
     program: PathBuf,
     relay: bool,
+    /// Whether the server's sidecar runs [`LUA`].
+    lua: bool,
 }
+
+/// What `tulle+plugin` does.
+const LUA: &str = r#"
+core.register_action("asked", { "http-req" }, function(txn)
+  txn.http:req_set_header("x-set", txn.http:req_get_headers()["host"][0])
+end)
+core.register_action("answered", { "http-res" }, function(txn)
+  local length = txn.http:res_get_headers()["content-length"]
+  txn.http:res_set_header("x-set", length and length[0] or "")
+end)
+"#;
 
 /// The layer that HAProxy relays.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,14 +37,27 @@ enum Layer {
 impl HaProxy {
     /// Makes an HTTP proxy with pooled connections; TCP is relayed.
     pub fn http(program: PathBuf) -> Self {
-        let relay = false;
-        Self { program, relay }
+        Self {
+            program,
+            relay: false,
+            lua: false,
+        }
+    }
+
+    /// The same with a script in Lua that reads a header and sets one, both ways.
+    pub fn lua(program: PathBuf) -> Self {
+        Self {
+            lua: true,
+            ..Self::http(program)
+        }
     }
 
     /// Makes a relay that does not look at the bytes: one connection for each of the client's.
     pub fn tcp(program: PathBuf) -> Self {
-        let relay = true;
-        Self { program, relay }
+        Self {
+            relay: true,
+            ..Self::http(program)
+        }
     }
 
     fn layer(&self, protocol: Protocol) -> Layer {
@@ -46,7 +72,11 @@ impl HaProxy {
 
 impl Peer for HaProxy {
     fn name(&self) -> &'static str {
-        if self.relay { "haproxy-tcp" } else { "haproxy" }
+        match (self.relay, self.lua) {
+            (true, _) => "haproxy-tcp",
+            (false, true) => "haproxy+lua",
+            (false, false) => "haproxy",
+        }
     }
 
     fn version(&self) -> Result<String> {
@@ -78,7 +108,15 @@ impl Peer for HaProxy {
         let layer = self.layer(topology.protocol);
         let sidecar = |hop: &Hop| {
             let name = format!("{}-{}.cfg", self.name(), hop.role);
-            let text = configuration(hop, layer);
+            let mut text = configuration(hop, layer);
+            if self.lua && hop.caller.is_some() {
+                let script = super::write(topology, "haproxy.lua", LUA)?;
+                let load = format!("global\n    lua-load {}\n", script.display());
+                text = text.replacen("global\n", &load, 1);
+                let actions =
+                    "backend app\n    http-request lua.asked\n    http-response lua.answered\n";
+                text = text.replacen("backend app\n", actions, 1);
+            }
             Sidecar::new(topology, hop.role, name, text, |path| {
                 let mut command = Command::new(&self.program);
                 command.args(["-db", "-f"]).arg(path);

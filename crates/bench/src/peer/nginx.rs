@@ -10,23 +10,43 @@ use std::process::Command;
 /// nginx as a sidecar: certificates verified both ways, the client's by its subject.
 pub struct Nginx {
     program: PathBuf,
+    /// The module of njs, with which the server's sidecar runs [`NJS`].
+    njs: Option<PathBuf>,
     /// Requests of the proofs themselves to the server's sidecar, since it was started.
     own: Cell<u64>,
 }
+
+/// What `tulle+plugin` does.
+const NJS: &str = "function asked(r) { return r.headersIn.host }
+function answered(r) { r.headersOut['x-set'] = r.headersOut['content-length'] }
+export default { asked, answered };
+";
 
 impl Nginx {
     /// This program.
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
+            njs: None,
             own: Cell::new(0),
+        }
+    }
+
+    /// With a script in JavaScript that reads a header and sets one, both ways.
+    pub fn njs(program: PathBuf, module: PathBuf) -> Self {
+        Self {
+            njs: Some(module),
+            ..Self::new(program)
         }
     }
 }
 
 impl Peer for Nginx {
     fn name(&self) -> &'static str {
-        "nginx"
+        match self.njs {
+            Some(_) => "nginx+njs",
+            None => "nginx",
+        }
     }
 
     fn version(&self) -> Result<String> {
@@ -53,7 +73,19 @@ impl Peer for Nginx {
         self.own.set(0);
         let sidecar = |hop: &Hop| {
             let name = format!("nginx-{}.conf", hop.role);
-            Sidecar::new(topology, hop.role, name, configuration(hop), |path| {
+            let mut text = configuration(hop);
+            if let (Some(module), true) = (&self.njs, hop.caller.is_some()) {
+                super::write(topology, "set.js", NJS)?;
+                let directory = topology.directory.display();
+                text = format!("load_module {};\n{text}", module.display());
+                let script = format!(
+                    "http {{\n    js_path {directory};\n    js_import set.js;\n    js_set $asked set.asked;\n"
+                );
+                text = text.replacen("http {\n", &script, 1);
+                let both = "            proxy_set_header X-Set $asked;\n            js_header_filter set.answered;\n            proxy_http_version";
+                text = text.replacen("            proxy_http_version", both, 1);
+            }
+            Sidecar::new(topology, hop.role, name, text, |path| {
                 let mut command = Command::new(&self.program);
                 command
                     .args(["-e", "stderr", "-p"])

@@ -161,6 +161,26 @@ fn a_body_that_is_too_long_is_not_passed_on_unseen() {
 }
 
 #[test]
+fn long_bodies_are_held_whole() {
+    let long: Vec<u8> = (0..250_000u32).map(|n| b'a' + (n % 26) as u8).collect();
+    let source = "export const onRequestBody = (body, request) => { request.headers.set('x-length', body.length) };
+        export const onResponseBody = (body, response) => { response.headers.set('x-length', body.length) };";
+    let app = Server::echo();
+    let pair = pair(app.address(), &[plugin(source)]);
+    let mut client = pair.connect();
+    for size in [1000, 60_000, 250_000] {
+        for piece in post("/", &long[..size]).chunks(10_000) {
+            client.send(piece);
+        }
+        let answer = client.response("POST");
+        let seen = format!("x-length: {size}\r\n");
+        assert!(answer.text().contains(&seen), "{size}");
+        assert!(answer.body.ends_with(&long[..size]), "{size}");
+        assert_eq!(answer.header("x-length"), answer.body.len().to_string());
+    }
+}
+
+#[test]
 fn a_plugin_leaves_bodies_that_it_does_not_want() {
     let source = r"
         export const onRequest = (request) => { if (request.path === '/stream') request.skipBody() };
