@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 
 /// The application behind a sidecar.
 pub struct Server {
@@ -12,6 +13,7 @@ pub struct Server {
     received: Arc<Mutex<Vec<Vec<u8>>>>,
     stopped: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<Weak<TcpStream>>>>,
+    accepting: Option<JoinHandle<()>>,
 }
 
 /// One connection of the server.
@@ -44,16 +46,17 @@ impl Server {
     /// Like `start`, on a given address.
     pub fn on(address: SocketAddr, serve: impl Fn(Connection) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap();
-        let server = Self {
+        let mut server = Self {
             address: listener.local_addr().unwrap(),
             received: Arc::default(),
             stopped: Arc::default(),
             open: Arc::default(),
+            accepting: None,
         };
         let (received, stopped) = (server.received.clone(), server.stopped.clone());
         let open = server.open.clone();
         let serve = Arc::new(serve);
-        std::thread::spawn(move || {
+        let accept = move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
@@ -80,7 +83,8 @@ impl Server {
                 let serve = serve.clone();
                 std::thread::spawn(move || serve(connection));
             }
-        });
+        };
+        server.accepting = Some(std::thread::spawn(accept));
         server
     }
 
@@ -128,8 +132,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // Ends the accept loop.
-        let _ = TcpStream::connect(self.address);
+        // Ends the accept loop. From then on nobody is connected whom no one would accept.
+        if TcpStream::connect(self.address).is_ok()
+            && let Some(accepting) = self.accepting.take()
+        {
+            accepting.join().unwrap();
+        }
         for stream in self
             .open
             .lock()
