@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tulle_model::bootstrap::Bootstrap;
 
-/// What `tulle+plugin` does, in Lua.
+/// The headers of `tulle+plugin`, set by Lua.
 const HEADERS: &str = r#"
 function envoy_on_request(handle)
   local headers = handle:headers()
@@ -21,7 +21,7 @@ function envoy_on_response(handle)
   headers:replace("x-set", headers:get("content-length") or "")
 end
 "#;
-/// What `tulle+plugin-body` does.
+/// The change of `tulle+plugin-body`.
 const BODY: &str = r#"
 function envoy_on_response(handle)
   local body = handle:body()

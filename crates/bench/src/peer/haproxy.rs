@@ -15,7 +15,7 @@ pub struct HaProxy {
     lua: bool,
 }
 
-/// What `tulle+plugin` does.
+/// The headers of `tulle+plugin`.
 const LUA: &str = r#"
 core.register_action("asked", { "http-req" }, function(txn)
   txn.http:req_set_header("x-set", txn.http:req_get_headers()["host"][0])

@@ -16,7 +16,7 @@ pub struct Nginx {
     own: Cell<u64>,
 }
 
-/// What `tulle+plugin` does.
+/// The headers of `tulle+plugin`.
 const NJS: &str = "function asked(r) { return r.headersIn.host }
 function answered(r) { r.headersOut['x-set'] = r.headersOut['content-length'] }
 export default { asked, answered };
