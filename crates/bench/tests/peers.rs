@@ -261,6 +261,17 @@ fn haproxy_as_a_relay_in_every_mode() {
     every_mode("haproxy-tcp");
 }
 
+/// The whole answer through both sidecars of a peer.
+fn fetched(name: &str, path: &str) -> String {
+    let setup = Setup::asking("/", one(name), Mode::Both);
+    let mut stream = TcpStream::connect(("127.0.0.1", setup.topology.ports.client)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 #[test]
 fn scripts_of_all_peers_do_the_same() {
     for name in ["tulle+plugin", "envoy+lua", "haproxy+lua", "nginx+njs"] {
@@ -268,30 +279,13 @@ fn scripts_of_all_peers_do_the_same() {
             println!("note: nginx+njs is left out: apt-get install libnginx-mod-http-js");
             continue;
         }
-        let setup = Setup::asking("/", one(name), Mode::Both);
-        let mut stream = TcpStream::connect(("127.0.0.1", setup.topology.ports.client)).unwrap();
-        write!(
-            stream,
-            "GET /set HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let answer = answer.to_lowercase();
+        let answer = fetched(name, "/set").to_lowercase();
         assert!(answer.starts_with("http/1.1 200"), "{name}: {answer}");
         assert!(answer.ends_with("\r\n\r\nbench"), "{name}: {answer}");
         assert!(answer.contains("x-set: 5\r\n"), "{name}: {answer}");
     }
     for name in ["tulle+plugin-body", "envoy+lua-body"] {
-        let setup = Setup::asking("/", one(name), Mode::Both);
-        let mut stream = TcpStream::connect(("127.0.0.1", setup.topology.ports.client)).unwrap();
-        write!(
-            stream,
-            "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let answer = fetched(name, "/");
         assert!(answer.ends_with("\r\n\r\nXk"), "{name}: {answer}");
     }
 }
