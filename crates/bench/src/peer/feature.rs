@@ -98,7 +98,7 @@ pub(super) const FEATURES: [Feature; 21] = [
         client: |_| {},
         server: |b| {
             let source = "export const onResponseBody = (body) => 'X' + body.text().slice(1)";
-            ruled(b, "/", vec![plugin(source)]);
+            ruled(b, "/bytes", vec![plugin(source)]);
         },
     },
     Feature {
@@ -106,9 +106,9 @@ pub(super) const FEATURES: [Feature; 21] = [
         what: "a plugin in the server's sidecar that answers itself, with 200 bytes",
         client: |_| {},
         server: |b| {
-            let source = "const body = 'x'.repeat(200);
-                export function onRequest(request) { if (request.path.startsWith('/bytes/')) return new Response(body) }";
-            ruled(b, "/", vec![plugin(source)]);
+            let source =
+                "const body = 'x'.repeat(200); export const onRequest = () => new Response(body)";
+            ruled(b, "/bytes", vec![plugin(source)]);
         },
     },
     Feature {
