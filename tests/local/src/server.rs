@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The application behind a sidecar.
 pub struct Server {
@@ -132,11 +133,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // Ends the accept loop. From then on nobody is connected whom no one would accept.
-        if TcpStream::connect(self.address).is_ok()
-            && let Some(accepting) = self.accepting.take()
+        // Ends the accept loop, where this reaches it. From then on nobody is connected whom no one would accept.
+        let _ = TcpStream::connect(self.address);
+        let since = Instant::now();
+        while self.accepting.as_ref().is_some_and(|a| !a.is_finished())
+            && since.elapsed() < Duration::from_secs(1)
         {
-            accepting.join().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
         }
         for stream in self
             .open
