@@ -1,12 +1,12 @@
 //! A server that does what a test says with each connection, and remembers every byte it got.
 
-use crate::{Message, PATIENCE, read_message};
+use crate::{Message, PATIENCE, holds_within, read_message};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The application behind a sidecar.
 pub struct Server {
@@ -135,12 +135,9 @@ impl Drop for Server {
         self.stopped.store(true, Ordering::SeqCst);
         // Ends the accept loop, where this reaches it. From then on nobody is connected whom no one would accept.
         let _ = TcpStream::connect(self.address);
-        let since = Instant::now();
-        while self.accepting.as_ref().is_some_and(|a| !a.is_finished())
-            && since.elapsed() < Duration::from_secs(1)
-        {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        holds_within(Duration::from_secs(1), "the server ends", || {
+            self.accepting.as_ref().is_none_or(JoinHandle::is_finished)
+        });
         for stream in self
             .open
             .lock()

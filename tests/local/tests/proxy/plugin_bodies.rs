@@ -3,7 +3,7 @@
 use crate::plugins::{calls, pair, plugin};
 use serde_json::Value;
 use std::time::Duration;
-use tests_local::{Client, Server, get, ok, post};
+use tests_local::{Client, Server, get, ok, pause, post};
 
 /// Leaves out what nobody needs to know, both ways.
 const REDACTS: &str = r"
@@ -38,7 +38,7 @@ fn chunked(content: &[u8], size: usize, trailers: &str) -> Vec<u8> {
 fn send_slowly(client: &mut Client, bytes: &[u8], size: usize) {
     for piece in bytes.chunks(size) {
         client.send(piece);
-        std::thread::sleep(Duration::from_millis(1));
+        pause("the next piece is read by itself", Duration::from_millis(1));
     }
 }
 

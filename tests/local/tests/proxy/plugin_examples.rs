@@ -5,7 +5,8 @@ use crate::routing::{edge, rule};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tests_local::{CLIENT, Client, Message, Pair, Server, get, ok, post, repository};
+use std::time::Duration;
+use tests_local::{CLIENT, Client, Message, Pair, Server, get, ok, pause, post, repository};
 
 /// A plugin of `demo/plugins` with a configuration.
 fn example(name: &str, config: &Value) -> Value {
@@ -309,7 +310,7 @@ fn an_mqtt_client_has_an_identifier_that_its_identity_may_use() {
         SERVED.fetch_add(1, Ordering::SeqCst);
         connection.read_exact(2).unwrap();
         connection.send([0x20, 2, 0, 0]);
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        pause("the client reads the answer", Duration::from_millis(300));
     });
     let long = format!("kitchen-{}", "7".repeat(150));
     let config = json!({ "clients": { CLIENT: "^kitchen-[0-9]+$" } });
@@ -323,7 +324,7 @@ fn an_mqtt_client_has_an_identifier_that_its_identity_may_use() {
         let mut mqtt = pair.connect();
         for piece in connect(version, client).chunks(size) {
             mqtt.send(piece);
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            pause("the next piece is read by itself", Duration::from_millis(5));
         }
         assert_eq!(mqtt.read_exact(4), [0x20, 2, 0, 0], "{client}");
     }
