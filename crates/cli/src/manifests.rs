@@ -8,8 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tulle_api::v1;
 use tulle_model::manifest::{
-    FilterRefs, HttpFilterSpec, Object, ObjectRef, PluginSpec, Problem, SAME_NAME, Severity,
-    TWO_MESHES, parse, validate_set,
+    Object, PluginSpec, Problem, SAME_NAME, Severity, TWO_MESHES, parse, validate_set,
 };
 
 /// No sensible manifest is longer.
@@ -89,10 +88,9 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
         }
     }
     if errors.is_empty() {
-        let texts = Texts(&manifests.objects);
         for (object, (_, place)) in manifests.objects.iter().zip(&manifests.places.all) {
             if let Object::Plugin(plugin) = object
-                && let Some(why) = plugin_trial::refusal(plugin, &texts)
+                && let Some(why) = plugin_trial::refusal(plugin, &manifests.objects)
             {
                 errors.push(format!("{place}: spec.source: {why}"));
             }
@@ -197,34 +195,6 @@ fn with_source(plugin: &mut PluginSpec, directory: &Path) -> std::result::Result
         plugin.source = read.map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     }
     Ok(())
-}
-
-/// The ConfigMaps and Secrets among objects.
-pub(crate) struct Texts<'a>(pub(crate) &'a [Object]);
-
-impl FilterRefs for Texts<'_> {
-    fn http_filter(&self, _: &str) -> Option<&HttpFilterSpec> {
-        None
-    }
-
-    fn plugin(&self, _: &str) -> Option<&PluginSpec> {
-        None
-    }
-
-    fn text(&self, reference: &ObjectRef, key: &str) -> Option<String> {
-        let secret = reference.kind.as_deref() == Some("Secret");
-        self.0.iter().find_map(|object| match object {
-            Object::ConfigMap(map) if !secret && map.metadata.name == reference.name => {
-                map.text(key)
-            }
-            Object::Secret(map) if secret && map.metadata.name == reference.name => map.text(key),
-            _ => None,
-        })
-    }
-
-    fn fetched_keys(&self, _: &str) -> Option<String> {
-        None
-    }
 }
 
 fn settle(mut object: Object, directory: &Path) -> Object {

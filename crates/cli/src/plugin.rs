@@ -2,8 +2,7 @@
 
 use crate::args::{Plugin, PluginTrial};
 use crate::failure::{Failure, OrFail, Result};
-use crate::manifests::{self, Texts};
-use crate::{output, plugin_trial};
+use crate::{manifests, output, plugin_trial};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::fs;
@@ -20,7 +19,7 @@ pub(crate) fn plugin(command: &Plugin) -> Result<ExitCode> {
         Plugin::Bench(bench) => (&bench.trial, bench.times),
     };
     let (plugin, objects) = read(args)?;
-    let mut trial = plugin_trial::trial(&plugin, &Texts(&objects));
+    let mut trial = plugin_trial::trial(&plugin, &objects);
     let headers = |given: &[String]| given.iter().map(|h| header(h)).collect::<Result<Vec<_>>>();
     trial["request"] = json!({
         "method": args.method, "path": args.path, "headers": headers(&args.header)?,

@@ -5,7 +5,7 @@ use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};
-use tulle_model::manifest::{FilterRefs, Manifest, PluginSpec};
+use tulle_model::manifest::{Manifest, Object, ObjectRef, PluginSpec};
 
 /// Exit code of a plugin that does not compile or start.
 const REFUSED: i32 = 65;
@@ -37,19 +37,30 @@ pub(crate) fn run(trial: &Value) -> Result<Value> {
     })
 }
 
-/// A trial of a plugin, on a request that says nothing.
-pub(crate) fn trial(plugin: &Manifest<PluginSpec>, refs: &dyn FilterRefs) -> Value {
+/// A trial of a plugin of these objects, on a request that says nothing.
+pub(crate) fn trial(plugin: &Manifest<PluginSpec>, objects: &[Object]) -> Value {
+    let text = |reference: &ObjectRef, key: &str| text_among(objects, reference, key);
     json!({
-        "plugin": plugin.spec.filter(plugin.metadata.name.clone(), refs),
+        "plugin": plugin.spec.filter(plugin.metadata.name.clone(), text),
         "request": { "method": "GET", "path": "/", "headers": [] },
         "response": { "status": 200, "headers": [] },
     })
 }
 
 /// Why the sidecars would refuse a plugin; none: they would not, or their program is not here to ask.
-pub(crate) fn refusal(plugin: &Manifest<PluginSpec>, refs: &dyn FilterRefs) -> Option<String> {
-    match run(&trial(plugin, refs)) {
+pub(crate) fn refusal(plugin: &Manifest<PluginSpec>, objects: &[Object]) -> Option<String> {
+    match run(&trial(plugin, objects)) {
         Err(failure) if failure.exit == crate::failure::Exit::Input => Some(failure.to_string()),
         _ => None,
     }
+}
+
+/// The text under a key of a ConfigMap (the default) or Secret among objects.
+fn text_among(objects: &[Object], reference: &ObjectRef, key: &str) -> Option<String> {
+    let secret = reference.kind.as_deref() == Some("Secret");
+    objects.iter().find_map(|object| match object {
+        Object::ConfigMap(map) if !secret && map.metadata.name == reference.name => map.text(key),
+        Object::Secret(map) if secret && map.metadata.name == reference.name => map.text(key),
+        _ => None,
+    })
 }

@@ -55,6 +55,12 @@ impl Namespaced {
     }
 }
 
+/// Whether `name` is this one, written with or without its namespace.
+pub fn is_short_for(name: &str, qualified: &str) -> bool {
+    let rest = qualified.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// The name of an object: a [`Namespaced`] one in a cluster, a plain one on a host or if it belongs to the
 /// cluster as a whole. Names are ordered, compared and hashed as they are written.
 #[derive(Clone)]

@@ -11,6 +11,7 @@ use rquickjs::{Ctx, Exception, Object, Result, TypedArray};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 use tulle_http1::is_field_name;
+use tulle_model::namespaced::is_short_for;
 use tulle_model::resource::is_protected_header;
 
 /// Wishes of a call at once.
@@ -143,6 +144,9 @@ pub(crate) fn functions<'js>(
     let host = Object::new(ctx.clone())?;
     heads(&host, calls)?;
     ends(&host, calls)?;
+    bodies(&host, calls)?;
+    backends(&host, calls)?;
+    telemetry(&host, calls)?;
     wishes(&host, calls)?;
     texts(&host)?;
     ciphers(&host)?;
@@ -286,10 +290,7 @@ fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
         of.with(call, |call| call.end = Some(Ok(Some(answer))));
         Ok(())
     };
-    host.set("answer", Func::from(answer))?;
-    bodies(host, calls)?;
-    backends(host, calls)?;
-    telemetry(host, calls)
+    host.set("answer", Func::from(answer))
 }
 
 /// Says that the bytes live as long as the context, which is not seen from a closure.
@@ -377,8 +378,7 @@ fn backends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
 fn means(name: &str, backend: &str) -> bool {
     let (service, port) = backend.rsplit_once(':').unwrap_or((backend, ""));
     let (name, asked) = name.rsplit_once(':').unwrap_or((name, port));
-    let rest = service.strip_prefix(name);
-    asked == port && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    asked == port && is_short_for(name, service)
 }
 
 /// Tags for the log, and counters.

@@ -42,6 +42,17 @@ const flatten = (list, depth, into) => {
   }
   return into;
 };
+// The engine frees an element twice where its own functions that search are interrupted (quickjs-ng 0.14, js_array_find).
+const search = (list, test, self, step) => {
+  if (typeof test !== "function") throw new Wrong("not a function");
+  const length = number(list.length);
+  for (let at = step > 0 ? 0 : length - 1; at >= 0 && at < length; at += step) {
+    const one = list[at];
+    if (apply(test, self, [one, at, list])) return [at, one];
+  }
+  return [-1];
+};
+const { map } = Array.prototype;
 const written = {
   flat(depth = 1) {
     return flatten(this, number(depth), []);
@@ -49,33 +60,20 @@ const written = {
   flatMap(then, self) {
     return flatten(apply(map, this, [then, self]), 1, []);
   },
-};
-const { map } = Array.prototype;
-// The engine frees an element twice where its own functions that search are interrupted (quickjs-ng 0.14, js_array_find).
-const search = (list, test, self, from, step) => {
-  if (typeof test !== "function") throw new Wrong("not a function");
-  const length = number(list.length);
-  for (let at = from ?? length - 1; at >= 0 && at < length; at += step) {
-    const one = list[at];
-    if (apply(test, self, [one, at, list])) return [at, one];
-  }
-  return [-1];
-};
-const searches = {
   find(test, self) {
-    return search(this, test, self, 0, 1)[1];
+    return search(this, test, self, 1)[1];
   },
   findIndex(test, self) {
-    return search(this, test, self, 0, 1)[0];
+    return search(this, test, self, 1)[0];
   },
   findLast(test, self) {
-    return search(this, test, self, undefined, -1)[1];
+    return search(this, test, self, -1)[1];
   },
   findLastIndex(test, self) {
-    return search(this, test, self, undefined, -1)[0];
+    return search(this, test, self, -1)[0];
   },
 };
-for (const [name, value] of Object.entries({ ...written, ...searches })) {
+for (const [name, value] of Object.entries(written)) {
   defineProperty(Array.prototype, name, { ...getOwnPropertyDescriptor(Array.prototype, name), value });
 }
 // The same of what is written as JSON: with a function for each value the engine looks at the clock.
@@ -276,24 +274,24 @@ export default function install(host, config) {
 
   // What a service of the mesh answered.
   class Fetched {
-    #bytes;
+    #body;
     constructor(status, fields, bytes) {
       this.status = status;
       this.ok = status >= 200 && status < 300;
       this.headers = new Map(fields); // names are in lower case, each once
-      this.#bytes = bytes;
+      this.#body = new Body(bytes);
     }
     async arrayBuffer() {
-      return this.#bytes.buffer;
+      return this.#body.bytes().buffer;
     }
     async bytes() {
-      return this.#bytes;
+      return this.#body.bytes();
     }
     async text() {
-      return host.decode(this.#bytes, false);
+      return this.#body.text();
     }
     async json() {
-      return JSON.parse(host.decode(this.#bytes, true));
+      return this.#body.json();
     }
   }
 

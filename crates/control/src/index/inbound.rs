@@ -5,7 +5,7 @@ use super::inputs::identity_name_of;
 use super::together::{self, Demand};
 use super::{Inputs, ObjectProblem, Output, egress, policy, workloads};
 use std::collections::BTreeMap;
-use tulle_model::manifest::{RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
+use tulle_model::manifest::{FilterRefs, RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
     Filter, Inbound, InboundPort, InboundRule, Policy, RateLimit, Resource,
@@ -229,7 +229,7 @@ fn plugins(
     let all = inputs.in_namespace_of(&inputs.plugins, of);
     let meant = all.filter(|(_, spec)| !meant(&spec.target_refs).is_empty());
     let named = meant.map(|(name, spec)| {
-        let filter = Filter::Plugin(spec.filter(name.to_string(), inputs));
+        let filter = Filter::Plugin(spec.filter(name.to_string(), |r, key| inputs.text(r, key)));
         (format!("Plugin/{name}"), filter)
     });
     named.unzip()

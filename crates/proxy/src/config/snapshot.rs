@@ -173,6 +173,11 @@ impl Snapshot {
         }
     }
 
+    /// The namespace of this workload; `None`: it is on a host.
+    fn namespace(&self) -> Option<&str> {
+        self.identity.service_account().map(|(n, _)| n)
+    }
+
     /// Names the source of this workload's strict mode: its namespace, or else the Mesh.
     pub fn strict_by(&self, mesh: &str) -> String {
         match self.identity.service_account() {
@@ -226,7 +231,7 @@ impl Snapshot {
             }
             Resource::Service(service) => {
                 let before = self.services.get(&service.name).map(|s| &**s);
-                let namespace = self.identity.service_account().map(|(n, _)| n);
+                let namespace = self.namespace();
                 let compiled = Service::compile(service, before, namespace).map_err(unusable)?;
                 self.services
                     .insert(service.name.clone(), Arc::new(compiled));
@@ -237,7 +242,7 @@ impl Snapshot {
             }
             Resource::Gateway(gateway) => {
                 let old = self.gateways.get(&gateway.name).map(|g| &**g);
-                let namespace = self.identity.service_account().map(|(n, _)| n);
+                let namespace = self.namespace();
                 let compiled = Gateway::compile(gateway, old, namespace).map_err(unusable)?;
                 self.gateways
                     .insert(gateway.name.clone(), Arc::new(compiled));

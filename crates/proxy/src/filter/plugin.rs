@@ -2,9 +2,11 @@
 //! (`context/plugins.rs`), and `http/plugin_call.rs` carries out what it waits for.
 
 use crate::filter::header_edit::Draft;
+use crate::telemetry::reason::{Failure, Reason};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tulle_http1::{is_same_name, request_line};
+use tulle_model::namespaced::is_short_for;
 use tulle_model::resource;
 use tulle_script::{Head, HeadEdit, Program, ScriptEngine, ScriptLimits};
 
@@ -57,13 +59,18 @@ impl Configured {
         self.fault.as_deref()
     }
 
-    /// Returns the plugin that runs in its place.
+    /// Returns the plugin that runs in its place; `None`: nothing does, and requests pass nevertheless.
     ///
     /// # Errors
-    /// Nothing; why not, and whether requests pass nevertheless.
-    pub fn runs(&self) -> Result<&Arc<Plugin>, (&str, bool)> {
-        let fault = self.fault.as_deref().unwrap_or_default();
-        self.runs.as_ref().ok_or((fault, self.told.fail_open))
+    /// Nothing does, and they may not pass.
+    pub fn runs(&self) -> Result<Option<&Arc<Plugin>>, Failure> {
+        match &self.runs {
+            None if !self.told.fail_open => {
+                let fault = self.fault.as_deref().unwrap_or_default();
+                Err(Failure::new(Reason::PluginFailed, fault))
+            }
+            runs => Ok(runs.as_ref()),
+        }
     }
 
     /// Services that it may ask.
@@ -139,11 +146,8 @@ impl Plugin {
 
     /// The service that a script means: in a cluster it is of a namespace, which the script leaves out.
     pub fn service(&self, name: &str) -> Option<&str> {
-        let means = |known: &&str| {
-            let rest = known.strip_prefix(name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        self.services.iter().map(String::as_str).find(means)
+        let mut services = self.services.iter().map(String::as_str);
+        services.find(|known| is_short_for(name, known))
     }
 }
 

@@ -1,5 +1,6 @@
 //! In place of `plugin.rs` where the program is built without the engine of plugins.
 
+use crate::telemetry::reason::{Failure, Reason};
 use std::convert::Infallible;
 use std::iter::Empty;
 use std::sync::Arc;
@@ -26,9 +27,15 @@ impl Configured {
         Some(&self.fault)
     }
 
-    /// Why it does not run, and whether requests pass nevertheless.
-    pub fn runs(&self) -> Result<&Infallible, (&str, bool)> {
-        Err((&self.fault, self.fail_open))
+    /// Returns nothing, which is what runs.
+    ///
+    /// # Errors
+    /// Requests may not pass without it.
+    pub fn runs(&self) -> Result<Option<&Infallible>, Failure> {
+        match self.fail_open {
+            true => Ok(None),
+            false => Err(Failure::new(Reason::PluginFailed, &*self.fault)),
+        }
     }
 
     /// Services that it may ask.

@@ -207,10 +207,9 @@ impl Shown {
         judge(&self.worker, &self.plugin, failure)
     }
 
-    /// Whether it looks at connections, and at how many bytes at most.
-    pub fn connection_limit(&self) -> Option<usize> {
-        let limit = self.plugin.limits.body;
-        self.engine.has(Hook::Connection).then_some(limit)
+    /// Whether it looks at connections.
+    pub fn looks_at_connections(&self) -> bool {
+        self.engine.has(Hook::Connection)
     }
 
     /// Shows it the first bytes of a connection; false: it wants to see more.
@@ -265,6 +264,22 @@ impl Shown {
             draft.replace_content(body);
         }
         body.is_some()
+    }
+
+    /// Does to a response what a hook did that has seen it.
+    fn edit_response(
+        &self,
+        draft: &mut Draft<'_>,
+        seen: Result<(), ScriptFailure>,
+    ) -> Result<(), Failure> {
+        match seen {
+            Ok(()) => {
+                plugin::edit(draft, &self.engine.take_response_edits(self.call));
+                self.replace_body(draft);
+                Ok(())
+            }
+            Err(failure) => self.failed(&failure),
+        }
     }
 
     async fn waited(
@@ -368,13 +383,8 @@ impl ResponseHook for Shown {
             return Ok(());
         }
         let response = plugin::response_head(draft);
-        match self.engine.respond(self.call, response) {
-            Ok(()) => {
-                plugin::edit(draft, &self.engine.take_response_edits(self.call));
-                Ok(())
-            }
-            Err(failure) => self.failed(&failure),
-        }
+        let seen = self.engine.respond(self.call, response);
+        self.edit_response(draft, seen)
     }
 
     fn body_limit(&self) -> usize {
@@ -391,14 +401,7 @@ impl ResponseHook for Shown {
     fn look_at_body(&self, draft: &mut Draft<'_>, whole: bool) -> Result<(), Failure> {
         let content = self.content(draft, whole);
         let seen = content.and_then(|content| self.engine.respond_body(self.call, content));
-        match seen {
-            Ok(()) => {
-                plugin::edit(draft, &self.engine.take_response_edits(self.call));
-                self.replace_body(draft);
-                Ok(())
-            }
-            Err(failure) => self.failed(&failure),
-        }
+        self.edit_response(draft, seen)
     }
 }
 

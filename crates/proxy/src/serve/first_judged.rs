@@ -32,13 +32,11 @@ pub async fn judge(
     let deadline = worker.deadlines.register();
     deadline.arm(Duration::from_millis(time.into()));
     for plugin in plugins {
-        let plugin = match plugin.runs() {
-            Ok(plugin) => plugin.clone(),
-            Err((_, true)) => continue,
-            Err((fault, false)) => return Err(Failure::new(Reason::PluginFailed, fault)),
+        let Some(plugin) = plugin.runs()? else {
+            continue;
         };
         let parties = plugin_call::parties(&Between::inbound(scope, &config));
-        let Some(shown) = plugin_call::begin_connection(plugin, worker, parties)? else {
+        let Some(shown) = plugin_call::begin_connection(plugin.clone(), worker, parties)? else {
             continue;
         };
         if !shows(&shown, &config, link, opaque, &deadline).await? {
@@ -56,12 +54,12 @@ async fn shows(
     opaque: &mut Opaque,
     deadline: &Deadline,
 ) -> Result<bool, Failure> {
-    let Some(limit) = shown.connection_limit() else {
+    if !shown.looks_at_connections() {
         return Ok(true);
-    };
+    }
     let mut seen = 0;
     loop {
-        if opaque.received.len() == seen && !read(link, opaque, limit, deadline).await? {
+        if opaque.received.len() == seen && !read(link, opaque, deadline).await? {
             return Ok(false);
         }
         let bytes = opaque.received.as_slice();
@@ -73,12 +71,7 @@ async fn shows(
 }
 
 /// Reads on; false: it is TLS, or a request.
-async fn read(
-    link: &mut Link,
-    opaque: &mut Opaque,
-    limit: usize,
-    deadline: &Deadline,
-) -> Result<bool, Failure> {
+async fn read(link: &mut Link, opaque: &mut Opaque, deadline: &Deadline) -> Result<bool, Failure> {
     poll_fn(|cx| {
         loop {
             if deadline.poll_expired(cx) {
@@ -98,8 +91,8 @@ async fn read(
             if opaque.tls_may_begin {
                 match tulle_tls::is_client_hello(bytes) {
                     Some(true) => return Poll::Ready(Ok(false)),
-                    None if bytes.len() <= limit => continue,
-                    _ => {}
+                    None => continue,
+                    Some(false) => {}
                 }
             }
             let new = bytes.get(before..).unwrap_or_default();

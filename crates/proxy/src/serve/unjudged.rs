@@ -3,7 +3,7 @@
 use crate::decision::inbound::InboundContext;
 use crate::filter::plugin::Configured;
 use crate::tcp::forward::Opaque;
-use crate::telemetry::reason::{Failure, Reason};
+use crate::telemetry::reason::Failure;
 use crate::upstream::link::Link;
 use crate::worker::Worker;
 use std::future::{Ready, ready};
@@ -18,9 +18,6 @@ pub fn judge(
     _: &InboundContext,
     plugins: &[Arc<Configured>],
 ) -> Ready<Result<bool, Failure>> {
-    let closed = plugins.iter().find_map(|plugin| match plugin.runs() {
-        Err((fault, false)) => Some(Failure::new(Reason::PluginFailed, fault)),
-        _ => None,
-    });
+    let closed = plugins.iter().find_map(|plugin| plugin.runs().err());
     ready(closed.map_or(Ok(true), Err))
 }

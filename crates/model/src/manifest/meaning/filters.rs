@@ -234,15 +234,20 @@ impl PluginSpec {
     fn route_filter(&self, name: &str, refs: &dyn FilterRefs) -> Plugin {
         Plugin {
             services: Vec::new(),
-            ..self.filter(name.to_owned(), refs)
+            ..self.filter(name.to_owned(), |reference, key| refs.text(reference, key))
         }
     }
 
-    /// The filter that runs it. A module that is not where it should be is one that cannot start: sidecars keep the last good one.
-    pub fn filter(&self, name: String, refs: &dyn FilterRefs) -> Plugin {
+    /// The filter that runs it. `text` reads a key of a ConfigMap (the default) or Secret. A module that is not where it should be
+    /// is one that cannot start: sidecars keep the last good one.
+    pub fn filter(
+        &self,
+        name: String,
+        text: impl FnOnce(&ObjectRef, &str) -> Option<String>,
+    ) -> Plugin {
         let absent = |why: String| format!("throw new Error({})", serde_json::Value::from(why));
         let source = match (&self.source_ref, &self.source_file) {
-            (Some(reference), _) => refs.text(reference, PLUGIN_KEY).unwrap_or_else(|| {
+            (Some(reference), _) => text(reference, PLUGIN_KEY).unwrap_or_else(|| {
                 let kind = reference.kind.as_deref().unwrap_or("ConfigMap");
                 absent(format!("{kind} {} has no key {PLUGIN_KEY}", reference.name))
             }),

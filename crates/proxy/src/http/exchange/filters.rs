@@ -103,8 +103,7 @@ impl Conversation<'_> {
                     }
                     let asker = self.scope.asker(&exchange.config);
                     let relay = &mut exchange.relay;
-                    let head = relay.request.len() - relay.body_at_hand();
-                    let mut draft = Draft::new(&mut relay.request, head);
+                    let mut draft = relay.draft();
                     let answer =
                         auth_call::ask(&filter, self.worker, &exchange.config, &mut draft, &asker);
                     match answer.await {
@@ -118,9 +117,8 @@ impl Conversation<'_> {
                 }
                 Ok(Some(Effect::Run(plugin))) => {
                     let done = match plugin.runs() {
-                        Ok(plugin) => self.show(exchange, plugin).await,
-                        Err((_, true)) => Ok(()),
-                        Err((fault, false)) => Err(Failure::new(Reason::PluginFailed, fault)),
+                        Ok(Some(plugin)) => self.show(exchange, plugin).await,
+                        runs => runs.map(drop),
                     };
                     if let Err(failure) = done {
                         filtered = Err(failure);
@@ -153,11 +151,9 @@ impl Conversation<'_> {
     /// Shows a request to a plugin, and its response later.
     #[cfg(feature = "plugins")]
     async fn show(&mut self, exchange: &mut Exchange, plugin: &Arc<Plugin>) -> Result<(), Failure> {
-        let relay = &mut exchange.relay;
-        let head = relay.request.len() - relay.body_at_hand();
-        let has_body = has_body(relay);
+        let has_body = has_body(&exchange.relay);
         let parties = plugin_call::parties(&Between::new(self.scope, &exchange.config));
-        let mut draft = Draft::new(&mut relay.request, head);
+        let mut draft = exchange.relay.draft();
         let (worker, config) = (self.worker, &exchange.config);
         let rule = exchange.decision.rule.as_ref();
         let named = |b: &Backend| format!("{}:{}", b.service, b.port);
@@ -195,8 +191,7 @@ impl Conversation<'_> {
         self.hold(exchange, limit + 1).await?;
         let (relay, config) = (&mut exchange.relay, &exchange.config);
         let whole = relay.is_whole();
-        let head = relay.request.len() - relay.body_at_hand();
-        let mut draft = Draft::new(&mut relay.request, head);
+        let mut draft = relay.draft();
         if shown
             .look_at_request_body(config, &mut draft, whole)
             .await?
@@ -215,9 +210,7 @@ impl Conversation<'_> {
             .scope
             .choose(self.worker, config, &exchange.decision, place)?;
         if let Some(mut chosen) = chosen {
-            let head = relay.request.len() - relay.body_at_hand();
-            let head = relay.request.as_slice().get(..head).unwrap_or_default();
-            chosen.aim(head, || self.scope.source());
+            chosen.aim(relay.draft().head(), || self.scope.source());
             if let Some(filters) = &chosen.filters {
                 filters.edit_responses(&mut relay.edits);
             }
@@ -232,10 +225,7 @@ impl Conversation<'_> {
         if limit == 0 || relay.is_whole() || relay.body_at_hand() >= limit {
             return Ok(());
         }
-        let head = relay.request.len() - relay.body_at_hand();
-        let waits = Draft::new(&mut relay.request, head)
-            .field("expect")
-            .is_some();
+        let waits = relay.draft().field("expect").is_some();
         let idle = exchange.config.snapshot.mesh.idle_timeout_ms;
         self.deadline.arm(Duration::from_millis(idle.into()));
         // The client sends no body before a 100 Continue; the upstream may send another.

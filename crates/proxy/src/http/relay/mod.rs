@@ -10,6 +10,7 @@ use crate::config::head_limits;
 use crate::config::traffic::retry::Policy;
 use crate::context::memory_limit;
 use crate::filter::ResponseEdits;
+use crate::filter::header_edit::Draft;
 use crate::http::mirror_send::Copies;
 use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::Reason;
@@ -248,6 +249,12 @@ impl Relay {
     /// Returns the length of the body behind the head in `request`, before any byte has been sent.
     pub fn body_at_hand(&self) -> usize {
         usize::try_from(self.body_received).unwrap_or_default()
+    }
+
+    /// Returns the request to be edited, before any byte has been sent.
+    pub fn draft(&mut self) -> Draft<'_> {
+        let head = self.request.len() - self.body_at_hand();
+        Draft::new(&mut self.request, head)
     }
 
     /// Notes that the body behind the head in `request` was replaced by one of this length.

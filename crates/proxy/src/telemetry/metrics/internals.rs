@@ -255,16 +255,22 @@ pub(crate) fn add_plugin_count(
     name: &str,
     count: u64,
 ) {
-    let known = counts
-        .iter_mut()
-        .find(|(of, known, _)| of == plugin && known == name);
-    if let Some((_, _, sum)) = known {
-        *sum += count;
-    } else if counts.len() < MAX_NAMED {
-        counts.push((plugin.clone(), name.to_owned(), count));
-    } else if let Some((_, _, sum)) = counts.last_mut() {
+    let is = |(of, known, _): &(Arc<str>, String, u64)| of == plugin && known == name;
+    let new = || (plugin.clone(), name.to_owned(), 0);
+    if let Some((_, _, sum)) = named(counts, is, new) {
         *sum += count;
     }
+}
+
+/// A counter by name, made if there is none yet; the last one stands for those that have no place.
+fn named<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> Option<&mut T> {
+    let at = all.iter().position(is).unwrap_or_else(|| {
+        if all.len() < MAX_NAMED {
+            all.push(new());
+        }
+        all.len() - 1
+    });
+    all.get_mut(at)
 }
 
 /// Adds to a plugin's counter of an outcome. Plugins change with the configuration, so only so many are kept by name.
@@ -274,22 +280,16 @@ pub(crate) fn add_plugin(
     outcome: &'static str,
     count: u64,
 ) {
-    if let Some((_, outcomes)) = plugins.iter_mut().find(|(known, _)| known == plugin) {
-        outcomes.add(outcome, count);
-    } else if plugins.len() < MAX_NAMED {
-        plugins.push((plugin.clone(), CodeCounters(vec![(outcome, count)])));
-    } else if let Some((_, outcomes)) = plugins.last_mut() {
+    let new = || (plugin.clone(), CodeCounters::default());
+    if let Some((_, outcomes)) = named(plugins, |(known, _)| known == plugin, new) {
         outcomes.add(outcome, count);
     }
 }
 
 /// Adds to a rule's counter. Rules change with the configuration, so only so many are kept by name.
 pub(super) fn add_audit(audits: &mut Vec<(Arc<str>, u64)>, rule: &Arc<str>, count: u64) {
-    if let Some((_, sum)) = audits.iter_mut().find(|(known, _)| known == rule) {
-        *sum += count;
-    } else if audits.len() < MAX_NAMED {
-        audits.push((rule.clone(), count));
-    } else if let Some((_, sum)) = audits.last_mut() {
+    let new = || (rule.clone(), 0);
+    if let Some((_, sum)) = named(audits, |(known, _)| known == rule, new) {
         *sum += count;
     }
 }
