@@ -155,7 +155,7 @@ static() { # ARCH
         -Cllvm-args=-enable-machine-outliner=always
     # Beside `tulle-proxy`, where it looks for it.
     [[ $small == "$PROFILE" ]] || cp "$directory/$small/tulle" "$directory/$place/tulle"
-    fits "$arch" "$directory/$place/tulle" 15100000
+    fits "$arch" "$directory/$place/tulle" 15000000
     images "$arch" "$directory/$place" "${root[@]}"
 }
 

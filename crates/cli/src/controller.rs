@@ -4,21 +4,43 @@
 use crate::args::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
 use tulle_api::v1::ConsoleSession;
 use tulle_console::{ConsoleClock, ConsoleCodes, ConsoleConfig, RunningConsole};
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{
     Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind, memory_limit,
 };
+use tulle_model::manifest::LOG_LEVELS;
+
+/// How much is logged: what `TULLE_LOG` says.
+///
+/// # Errors
+/// There is no level of that name.
+pub(crate) fn log_level() -> Result<LevelFilter> {
+    let Some(level) = std::env::var_os("TULLE_LOG") else {
+        return Ok(LevelFilter::INFO);
+    };
+    let known = level.to_str().filter(|level| LOG_LEVELS.contains(level));
+    known
+        .and_then(|level| LevelFilter::from_str(level).ok())
+        .ok_or_else(|| {
+            Failure::usage(format!(
+                "TULLE_LOG={}: there is no such level",
+                level.display()
+            ))
+            .fix(format!("it is one of {}", LOG_LEVELS.join(", ")))
+        })
+}
 
 /// Lines on standard error.
 pub(crate) fn start_logging() -> Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TULLE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let level = log_level()?;
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(level)
         .with_ansi(false)
         // It would say so on standard error, which is the log: on a full disk that is a panic.
         .log_internal_errors(false)

@@ -51,7 +51,7 @@ mod why;
 
 use args::{Cli, Command, Internal, Shell};
 use clap::{CommandFactory, Parser};
-use failure::{Exit, OrFail, Result};
+use failure::{Exit, Failure, OrFail, Result};
 use paths::Paths;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -150,7 +150,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         Internal::AfterHelm { namespace } => run_to_end(kube::uninstall::after_helm(namespace))?,
         Internal::EnvoyAgent { config, envoy } => {
             supervise::keep_memory_private()?;
-            tulle_proxy::telemetry::logging::start();
+            tulle_proxy::telemetry::logging::start().map_err(Failure::input)?;
             tulle_envoy::agent::run(config, envoy)
                 .or_fail(|| "the Envoy sidecar does not run".to_owned())?;
         }

@@ -5,6 +5,29 @@ mod common;
 use common::{Answer, MESH, Mesh, WORKLOAD};
 
 #[test]
+fn a_level_of_the_log_that_does_not_exist_is_refused() {
+    let mesh = Mesh::new();
+    let controller = [
+        "controller",
+        "--dir",
+        ".",
+        "--listen",
+        "127.0.0.1:0",
+        "--socket",
+        "socket",
+    ];
+    for wrong in ["loud", "info,tulle_kube=debug", "3", "INFO", ""] {
+        let mut command = mesh.command();
+        command.args(controller).env("TULLE_LOG", wrong);
+        let answer = Answer::from_output(command.output().unwrap());
+        assert_eq!(answer.code, 64, "{wrong}: {answer:?}");
+        let expected = format!("TULLE_LOG={wrong}: there is no such level");
+        assert!(answer.err.contains(&expected), "{answer:?}");
+        assert!(answer.err.contains("error, warn, info"), "{answer:?}");
+    }
+}
+
+#[test]
 fn a_wrong_command_line_ends_with_64() {
     let mesh = Mesh::new();
     for args in [

@@ -48,7 +48,9 @@ fn main() -> ExitCode {
         eprintln!("tulle-proxy: cannot keep its memory to itself: {error}");
         return ExitCode::FAILURE;
     }
-    tulle_proxy::telemetry::logging::start();
+    if let Err(error) = tulle_proxy::telemetry::logging::start() {
+        return told(Err(error), ExitCode::from(65));
+    }
     let result = if check {
         source
             .read()

@@ -31,36 +31,59 @@ impl Default for ScriptLimits {
 /// The depth of a script's stack in bytes. A worker's own stack has far more.
 pub(crate) const STACK: usize = 128 << 10;
 
-/// Measures the turn under way. The engine asks it after some ten thousand steps; the first look is at the wall clock, which
-/// costs nothing, because no more CPU time than that can have passed.
+/// How old the last look at the CPU clock may be when a turn begins: what the thread has done since is the turn's, too.
+const STALE: Duration = Duration::from_micros(200);
+
+/// Measures the turn under way. The engine asks it after some ten thousand steps. The CPU clock is a call of the kernel,
+/// which most turns do without: no more CPU time than time of the wall clock can have passed.
 #[derive(Default)]
 pub(crate) struct Meter {
     turn: Cell<Option<Turn>>,
+    /// The last look at both clocks.
+    looked: Cell<Option<(Instant, Duration)>>,
     exceeded: Cell<bool>,
 }
 
 #[derive(Clone, Copy)]
 struct Turn {
     started: Instant,
+    /// CPU time at its beginning or a little before.
     cpu: Duration,
     left: Duration,
+}
+
+impl Turn {
+    /// CPU time that it has taken; up to [`STALE`] more, and more precisely only from there on.
+    fn taken(&self) -> Duration {
+        let elapsed = self.started.elapsed();
+        match elapsed > STALE {
+            true => elapsed.min(cpu_time().saturating_sub(self.cpu)),
+            false => elapsed,
+        }
+    }
 }
 
 impl Meter {
     /// Begins a turn that may take so much CPU time.
     pub(crate) fn start(&self, left: Duration) {
         self.exceeded.set(false);
-        self.turn.set(Some(Turn {
-            started: Instant::now(),
-            cpu: cpu_time(),
-            left,
-        }));
+        let started = Instant::now();
+        let known = self.looked.get();
+        let cpu = match known.filter(|(at, _)| started.duration_since(*at) < STALE) {
+            Some((_, cpu)) => cpu,
+            None => {
+                let cpu = cpu_time();
+                self.looked.set(Some((started, cpu)));
+                cpu
+            }
+        };
+        self.turn.set(Some(Turn { started, cpu, left }));
     }
 
     /// Ends it; how much CPU time it took.
     pub(crate) fn stop(&self) -> Duration {
         let turn = self.turn.take();
-        turn.map_or(Duration::ZERO, |turn| cpu_time().saturating_sub(turn.cpu))
+        turn.map_or(Duration::ZERO, |turn| turn.taken())
     }
 
     /// Whether the turn has taken all of its time.
@@ -68,8 +91,7 @@ impl Meter {
         let Some(turn) = self.turn.get() else {
             return false;
         };
-        let up =
-            turn.started.elapsed() > turn.left && cpu_time().saturating_sub(turn.cpu) > turn.left;
+        let up = turn.started.elapsed() > turn.left && turn.taken() > turn.left;
         if up {
             self.exceeded.set(true);
         }

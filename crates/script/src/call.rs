@@ -6,6 +6,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The highest number of a call.
+const LAST: u32 = (1 << 29) - 1;
+
 /// Names a call of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallId(pub(crate) u32);
@@ -101,8 +104,8 @@ pub(crate) struct Call {
     pub(crate) subject: Subject,
     /// CPU time it has taken.
     pub(crate) taken: Duration,
-    /// Whether the prelude holds something of it.
-    pub(crate) is_held: bool,
+    /// Whether the prelude may hold its context.
+    pub(crate) has_context: bool,
     /// Wishes of this turn.
     pub(crate) wishes: Vec<Wish>,
     /// Wishes that are not settled.
@@ -126,7 +129,7 @@ pub(crate) struct Call {
 /// Calls of an engine. What a script does is done to the call whose turn it is, or to one that it names.
 #[derive(Default)]
 pub(crate) struct Calls {
-    calls: RefCell<BTreeMap<u32, Call>>,
+    calls: RefCell<BTreeMap<u32, Box<Call>>>,
     last: Cell<u32>,
     last_wish: Cell<u32>,
     /// The call whose turn it is.
@@ -144,30 +147,28 @@ impl Calls {
         }
         let mut id = self.last.get();
         loop {
-            // 0 is none.
-            id = id.wrapping_add(1).max(1);
+            // 0 is none, and twice the last one a small integer of the engine.
+            id = (id % LAST) + 1;
             if !calls.contains_key(&id) {
                 break;
             }
         }
         self.last.set(id);
-        calls.insert(
-            id,
-            Call {
-                subject,
-                ..Call::default()
-            },
-        );
+        let call = Call {
+            subject,
+            ..Call::default()
+        };
+        calls.insert(id, Box::new(call));
         Ok(CallId(id))
     }
 
-    pub(crate) fn end(&self, id: CallId) -> Option<Call> {
+    pub(crate) fn end(&self, id: CallId) -> Option<Box<Call>> {
         self.calls.borrow_mut().remove(&id.0)
     }
 
     /// Does something with a call; `None`: it has ended.
     pub(crate) fn with<R>(&self, id: u32, then: impl FnOnce(&mut Call) -> R) -> Option<R> {
-        self.calls.borrow_mut().get_mut(&id).map(then)
+        self.calls.borrow_mut().get_mut(&id).map(|call| then(call))
     }
 
     /// Notes a wish of the call whose turn it is.

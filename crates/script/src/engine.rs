@@ -11,7 +11,7 @@ use rquickjs::context::intrinsic::{
     Date, Eval, Json, MapSet, Promise, RegExp, RegExpCompiler, TypedArrays,
 };
 use rquickjs::function::IntoArgs;
-use rquickjs::{CatchResultExt, CaughtError, Ctx, Function, Module, Object, Persistent};
+use rquickjs::{CatchResultExt, CaughtError, Ctx, Function, Module, Object, Persistent, Value};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -91,10 +91,10 @@ pub enum Turn {
 pub struct ScriptEngine {
     calls: Rc<Calls>,
     limits: ScriptLimits,
-    hooks: [bool; HOOKS],
     spoilt: Cell<bool>,
     // Dropped before the sandbox that they belong to.
-    run: Persistent<Function<'static>>,
+    hooks: Hooks,
+    returned: Persistent<Function<'static>>,
     settle: Persistent<Function<'static>>,
     drop_call: Persistent<Function<'static>>,
     sandbox: Sandbox,
@@ -141,13 +141,13 @@ impl ScriptEngine {
             started.map_err(|error| told(&error, program, &meter))
         });
         meter.stop();
-        let ([run, settle, drop_call], hooks) = started?;
+        let ([returned, settle, drop_call], hooks) = started?;
         Ok(Self {
             calls,
             limits: limits.clone(),
-            hooks,
             spoilt: Cell::new(false),
-            run,
+            hooks,
+            returned,
             settle,
             drop_call,
             sandbox,
@@ -156,7 +156,11 @@ impl ScriptEngine {
 
     /// Whether the plugin has this hook.
     pub fn has(&self, hook: Hook) -> bool {
-        self.hooks.get(hook as usize).copied().unwrap_or_default()
+        self.function(hook).is_some()
+    }
+
+    fn function(&self, hook: Hook) -> Option<&Persistent<Function<'static>>> {
+        self.hooks.get(hook as usize)?.as_ref()
     }
 
     /// Whether a limit was exceeded, so that its state may be halfway: start another one.
@@ -271,17 +275,10 @@ impl ScriptEngine {
 
     /// Runs a hook of a call.
     pub fn run(&self, call: CallId, hook: Hook) -> Turn {
-        if !self.has(hook) {
+        let Some(function) = self.function(hook) else {
             return Turn::Done(None);
-        }
-        // With another hook to come the plugin's context of the call is held until its end.
-        let hold = self.hooks.iter().filter(|has| **has).count() > 1;
-        self.calls.with(call.0, |call| {
-            call.end = None;
-            call.instead = None;
-            call.is_held |= hold;
-        });
-        self.turn(call, &self.run, (call.0, hook.name(), hold))
+        };
+        self.turn(call, function, (call.0,), Some(hook))
     }
 
     /// Settles a wish of a call, which goes on.
@@ -304,13 +301,14 @@ impl ScriptEngine {
             body,
         } = fetched;
         let fields: Vec<Vec<String>> = fields.into_iter().map(|(n, v)| vec![n, v]).collect();
-        self.turn(call, &self.settle, (wish.0, failed, status, fields, body))
+        let args = (wish.0, failed, status, fields, body);
+        self.turn(call, &self.settle, args, None)
     }
 
     /// Ends a call; what its subject has become. `None`: it had ended.
     pub fn end(&self, call: CallId) -> Option<Subject> {
         let ended = self.calls.end(call)?;
-        if ended.is_held {
+        if ended.has_context {
             self.sandbox.context().with(|ctx| {
                 let drop_call = self.drop_call.clone().restore(&ctx);
                 // It deletes from a map, which cannot fail.
@@ -320,37 +318,48 @@ impl ScriptEngine {
         Some(ended.subject)
     }
 
-    fn turn<A>(&self, id: CallId, function: &Persistent<Function<'static>>, args: A) -> Turn
+    /// Runs a function of the plugin or the prelude as a turn of a call. `hook`: it is this one's.
+    fn turn<A>(
+        &self,
+        id: CallId,
+        function: &Persistent<Function<'static>>,
+        args: A,
+        hook: Option<Hook>,
+    ) -> Turn
     where
         A: for<'a> IntoArgs<'a>,
     {
-        let taken = self.calls.with(id.0, |call| call.taken).unwrap_or_default();
-        self.calls.current.set(id.0);
-        self.sandbox
-            .meter()
-            .start(self.limits.cpu.saturating_sub(taken));
-        let done = self.sandbox.context().with(|ctx| {
-            let called = function
-                .clone()
-                .restore(&ctx)
-                .and_then(|function| function.call::<A, ()>(args));
-            let called = called.catch(&ctx).map_err(|error| said(&error));
-            // Functions that awaited go on, one step at a time.
-            while called.is_ok() && ctx.execute_pending_job() && !self.sandbox.meter().is_up() {}
-            drop(ctx.catch());
-            called
+        let meter = self.sandbox.meter();
+        let taken = self.calls.with(id.0, |call| {
+            if hook.is_some() {
+                call.end = None;
+                call.instead = None;
+                call.has_context = true;
+            }
+            call.taken
         });
-        let exceeded = self.sandbox.meter().was_exceeded();
-        let took = self.sandbox.meter().stop();
+        let Some(taken) = taken else {
+            return Turn::Failed(ScriptFailure::thrown("the call has ended"));
+        };
+        self.calls.current.set(id.0);
+        meter.start(self.limits.cpu.saturating_sub(taken));
+        let done = self.sandbox.context().with(|ctx| {
+            let ran = self.call(&ctx, id, function, args, hook);
+            let ran = ran.catch(&ctx).map_err(|error| said(&error));
+            // Functions that awaited go on, one step at a time.
+            while ran.is_ok() && ctx.execute_pending_job() && !meter.is_up() {}
+            drop(ctx.catch());
+            ran
+        });
+        let exceeded = meter.was_exceeded();
+        let took = meter.stop();
         self.calls.current.set(0);
         let state = self.calls.with(id.0, |call| {
             call.taken += took;
             let waits = !call.waiting.is_empty();
             (call.end.take(), std::mem::take(&mut call.wishes), waits)
         });
-        let Some((end, wishes, waits)) = state else {
-            return Turn::Failed(ScriptFailure::thrown("the call has ended"));
-        };
+        let (end, wishes, waits) = state.unwrap_or_default();
         let failure = match (done, end) {
             _ if exceeded => {
                 let ms = self.limits.cpu.as_secs_f64() * 1e3;
@@ -360,20 +369,48 @@ impl ScriptEngine {
                 )
             }
             (Err(text), _) => ScriptFailure::thrown(text),
-            (Ok(()), Some(Ok(answer))) => return Turn::Done(answer),
-            (Ok(()), Some(Err(failure))) => failure,
-            (Ok(()), None) if waits => return Turn::Waits(wishes),
-            (Ok(()), None) => ScriptFailure::thrown("it waits for a promise that nothing settles"),
+            (Ok(_), Some(Ok(answer))) => return Turn::Done(answer),
+            (Ok(_), Some(Err(failure))) => failure,
+            (Ok(true), None) => return Turn::Done(None),
+            (Ok(false), None) if waits => return Turn::Waits(wishes),
+            (Ok(false), None) => {
+                ScriptFailure::thrown("it waits for a promise that nothing settles")
+            }
         };
         if failure.cause != FailureCause::Thrown {
             self.spoilt.set(true);
         }
         Turn::Failed(failure)
     }
+
+    /// Calls a function; true: it is a hook's, and has returned nothing, so the hook is done.
+    fn call<'js, A>(
+        &self,
+        ctx: &Ctx<'js>,
+        id: CallId,
+        function: &Persistent<Function<'static>>,
+        args: A,
+        hook: Option<Hook>,
+    ) -> rquickjs::Result<bool>
+    where
+        A: for<'a> IntoArgs<'a>,
+    {
+        let function = function.clone().restore(ctx)?;
+        let returned: Value<'js> = function.call(args)?;
+        let Some(hook) = hook else { return Ok(false) };
+        if returned.is_undefined() || returned.is_null() {
+            return Ok(true);
+        }
+        let function = self.returned.clone().restore(ctx)?;
+        function.call::<_, ()>((id.0, hook.name(), returned))?;
+        Ok(false)
+    }
 }
 
-/// `run`, `settle` and `drop` of the prelude, and which hooks there are.
-type Started = ([Persistent<Function<'static>>; 3], [bool; HOOKS]);
+/// Functions that run the hooks that there are.
+type Hooks = [Option<Persistent<Function<'static>>>; HOOKS];
+/// `returned`, `settle` and `drop` of the prelude, and the hooks.
+type Started = ([Persistent<Function<'static>>; 3], Hooks);
 
 /// An error while a plugin starts.
 enum Failed {
@@ -395,13 +432,16 @@ fn begin(
     let install: Function<'_> = prelude.get("default").map_err(say)?;
     let made: Object<'_> = install.call((host, config)).map_err(say)?;
     let plugin = evaluate(ctx, &program.name, &program.source)?;
-    let mut hooks = [false; HOOKS];
-    for (hook, has) in Hook::ALL.iter().zip(&mut hooks) {
-        let exported: rquickjs::Value<'_> = plugin.get(hook.name()).map_err(say)?;
-        *has = exported.is_function();
-        if !exported.is_function() && !exported.is_undefined() {
-            let text = format!("{} is not a function", hook.name());
-            return Err(Failed::Said(text));
+    let mut exported = Vec::new();
+    for hook in Hook::ALL {
+        let value: Value<'_> = plugin.get(hook.name()).map_err(say)?;
+        match value.as_function() {
+            Some(function) => exported.push((hook, function.clone())),
+            None if value.is_undefined() => {}
+            None => {
+                let text = format!("{} is not a function", hook.name());
+                return Err(Failed::Said(text));
+            }
         }
     }
     for key in plugin.keys::<String>() {
@@ -413,16 +453,26 @@ fn begin(
             return Err(Failed::Said(format!("{key} is no hook: there are {hooks}")));
         }
     }
-    let hold: Function<'_> = made.get("hold").map_err(say)?;
-    hold.call::<_, ()>((plugin,)).map_err(say)?;
+    let runs: Function<'_> = made.get("runs").map_err(say)?;
+    let mut hooks = Hooks::default();
+    let alone = exported.len() == 1;
+    for (hook, function) in exported {
+        let run = runs.call((hook.name(), function, alone));
+        let run: Function<'_> = run.map_err(say)?;
+        if let Some(place) = hooks.get_mut(hook as usize) {
+            *place = Some(Persistent::save(ctx, run));
+        }
+    }
     let function = |name: &str| {
         let function: Function<'_> = made.get(name).map_err(say)?;
         Ok(Persistent::save(ctx, function))
     };
-    Ok((
-        [function("run")?, function("settle")?, function("drop")?],
-        hooks,
-    ))
+    let functions = [
+        function("returned")?,
+        function("settle")?,
+        function("drop")?,
+    ];
+    Ok((functions, hooks))
 }
 
 /// Evaluates a module; what it exports.

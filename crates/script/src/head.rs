@@ -60,18 +60,29 @@ impl Head {
         }
     }
 
+    /// Makes room for fields of so many bytes in all.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.text.reserve(bytes);
+        // A field seldom has fewer.
+        self.fields.reserve(bytes / 32);
+    }
+
     /// Adds a field that came, byte by byte as a character.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.add(|text| {
-            let lower = name
-                .iter()
-                .map(|byte| char::from(byte.to_ascii_lowercase()));
-            text.extend(lower);
-            let end = text.len();
-            match std::str::from_utf8(value) {
+        fn append(text: &mut String, bytes: &[u8]) {
+            match std::str::from_utf8(bytes) {
                 Ok(ascii) if ascii.is_ascii() => text.push_str(ascii),
-                _ => text.extend(value.iter().copied().map(char::from)),
+                _ => text.extend(bytes.iter().copied().map(char::from)),
             }
+        }
+        self.add(|text| {
+            let start = text.len();
+            append(text, name);
+            if let Some(name) = text.get_mut(start..) {
+                name.make_ascii_lowercase();
+            }
+            let end = text.len();
+            append(text, value);
             end
         });
     }

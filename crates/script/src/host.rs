@@ -7,7 +7,7 @@ use aws_lc_rs::{constant_time, digest, hmac};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rquickjs::function::Func;
-use rquickjs::{Ctx, Exception, Object, Result, TypedArray};
+use rquickjs::{Coerced, Ctx, Exception, Object, Result, TypedArray};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 use tulle_http1::is_field_name;
@@ -31,32 +31,35 @@ const FIELD: [usize; 2] = [256, 8192];
 /// Where lines of `console` go: level, text.
 pub(crate) type Console = Rc<dyn Fn(&str, &str)>;
 
-/// The request's head or the response's.
-fn head<R>(
+/// Does something with a head. Its number is twice its call's, and one more for the response's.
+fn with_head<R>(
     ctx: &Ctx<'_>,
     calls: &Calls,
-    (call, response): (u32, bool),
+    head: u32,
     then: impl FnOnce(&mut Head) -> R,
 ) -> Result<R> {
-    let done = calls.with(call, |call| match response {
-        false => Some(then(&mut call.subject.request)),
-        true => call.subject.response.as_mut().map(then),
+    let done = calls.with(head / 2, |call| match head % 2 {
+        0 => Some(then(&mut call.subject.request)),
+        _ => call.subject.response.as_mut().map(then),
     });
     done.flatten()
         .ok_or_else(|| Exception::throw_type(ctx, "this request has ended"))
 }
 
 /// A name and value that may be set, or an error that says why not.
-fn checked(ctx: &Ctx<'_>, name: String, value: String) -> Result<(String, String)> {
+fn checked(ctx: &Ctx<'_>, mut name: String, mut value: String) -> Result<(String, String)> {
     let refuse = |text: String| Err(Exception::throw_type(ctx, &text));
-    let name = name.to_ascii_lowercase();
+    name.make_ascii_lowercase();
     if name.len() > FIELD[0] || !is_field_name(name.as_bytes()) {
         return refuse(format!("{name:?} is no name of a header"));
     }
     if is_protected_header(&name) {
         return refuse(format!("{name} is the proxy's: a plugin cannot change it"));
     }
-    let value = value.trim_matches([' ', '\t']).to_owned();
+    let blank = [' ', '\t'];
+    if value.starts_with(blank) || value.ends_with(blank) {
+        value = value.trim_matches(blank).to_owned();
+    }
     let fits = |c: char| c == '\t' || ((' '..='\u{ff}').contains(&c) && c != '\u{7f}');
     if value.len() > FIELD[1] || !value.chars().all(fits) {
         return refuse(format!("the value of {name} cannot be a header's"));
@@ -162,26 +165,32 @@ pub(crate) fn functions<'js>(
     Ok(host)
 }
 
+/// A text of a request's head.
+fn text_of(
+    calls: &Rc<Calls>,
+    part: fn(&Head) -> &String,
+) -> impl Fn(Ctx<'_>, u32) -> Result<String> + use<> {
+    let of = calls.clone();
+    move |ctx, call| with_head(&ctx, &of, call * 2, |head| part(head).clone())
+}
+
 fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
+    host.set("method", Func::from(text_of(calls, |head| &head.method)))?;
+    host.set("path", Func::from(text_of(calls, |head| &head.path)))?;
+    host.set("host", Func::from(text_of(calls, |head| &head.host)))?;
     let of = calls.clone();
-    let part = move |ctx: Ctx<'_>, call: u32, response: bool, what: String| {
-        head(&ctx, &of, (call, response), |head| match &*what {
-            "method" => head.method.clone(),
-            "path" => head.path.clone(),
-            "host" => head.host.clone(),
-            _ => head.status.to_string(),
-        })
-    };
-    host.set("part", Func::from(part))?;
+    let status =
+        move |ctx: Ctx<'_>, call: u32| with_head(&ctx, &of, call * 2 + 1, |head| head.status);
+    host.set("status", Func::from(status))?;
     let of = calls.clone();
-    let field = move |ctx: Ctx<'_>, call: u32, response: bool, name: String| {
-        let name = name.to_ascii_lowercase();
-        head(&ctx, &of, (call, response), |head| head.field(&name))
+    let field = move |ctx: Ctx<'_>, head: u32, Coerced(mut name): Coerced<String>| {
+        name.make_ascii_lowercase();
+        with_head(&ctx, &of, head, |head| head.field(&name))
     };
     host.set("field", Func::from(field))?;
     let of = calls.clone();
-    let fields = move |ctx: Ctx<'_>, call: u32, response: bool| {
-        head(&ctx, &of, (call, response), |head| {
+    let fields = move |ctx: Ctx<'_>, head: u32| {
+        with_head(&ctx, &of, head, |head| {
             let each = head
                 .fields()
                 .map(|(name, value)| vec![name.to_owned(), value.to_owned()]);
@@ -190,29 +199,32 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     };
     host.set("fields", Func::from(fields))?;
     let of = calls.clone();
-    let edit =
-        move |ctx: Ctx<'_>, call: u32, response: bool, add: bool, name: String, value: String| {
-            let (name, value) = checked(&ctx, name, value)?;
-            head(&ctx, &of, (call, response), |head| match add {
-                true => head.append(name, value),
-                false => head.set(name, value),
-            })
-        };
+    let edit = move |ctx: Ctx<'_>,
+                     head: u32,
+                     add: bool,
+                     Coerced(name): Coerced<String>,
+                     Coerced(value): Coerced<String>| {
+        let (name, value) = checked(&ctx, name, value)?;
+        with_head(&ctx, &of, head, |head| match add {
+            true => head.append(name, value),
+            false => head.set(name, value),
+        })
+    };
     host.set("edit", Func::from(edit))?;
     let of = calls.clone();
-    let remove = move |ctx: Ctx<'_>, call: u32, response: bool, name: String| {
+    let remove = move |ctx: Ctx<'_>, head: u32, Coerced(name): Coerced<String>| {
         let (name, _) = checked(&ctx, name, String::new())?;
-        head(&ctx, &of, (call, response), |head| head.remove(name))
+        with_head(&ctx, &of, head, |head| head.remove(name))
     };
     host.set("remove", Func::from(remove))?;
     let of = calls.clone();
-    let path = move |ctx: Ctx<'_>, call: u32, path: String| {
+    let path = move |ctx: Ctx<'_>, call: u32, Coerced(path): Coerced<String>| {
         let fits = |b: u8| b > b' ' && b < 0x7f && b != b'#';
         if !path.starts_with('/') || path.len() > 8192 || !path.bytes().all(fits) {
             let text = "a path begins with / and has no blanks, control characters and letters beyond ASCII";
             return Err(Exception::throw_type(&ctx, text));
         }
-        let set = head(&ctx, &of, (call, false), |head| {
+        let set = with_head(&ctx, &of, call * 2, |head| {
             let has_one = head.path.starts_with('/');
             if has_one {
                 head.set_path(path);
@@ -230,7 +242,7 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let status = move |ctx: Ctx<'_>, call: u32, status: u16| {
         check_status(&ctx, status)?;
         let bare = |status: u16| matches!(status, 0..=199 | 204 | 205 | 304);
-        let changed = head(&ctx, &of, (call, true), |head| {
+        let changed = with_head(&ctx, &of, call * 2 + 1, |head| {
             let fits = !bare(status) && !bare(head.status);
             if fits {
                 head.set_status(status);
@@ -333,10 +345,10 @@ fn bodies(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let has = move |call: u32| of.with(call, |call| call.subject.has_body) == Some(true);
     host.set("hasBody", Func::from(has))?;
     let of = calls.clone();
-    let skip = move |call: u32, response: bool| {
-        of.with(call, |call| match response {
-            false => call.skips[0] = true,
-            true => call.skips[1] = true,
+    let skip = move |head: u32| {
+        of.with(head / 2, |call| match head % 2 {
+            0 => call.skips[0] = true,
+            _ => call.skips[1] = true,
         });
     };
     host.set("skipBody", Func::from(skip))

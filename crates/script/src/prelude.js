@@ -116,31 +116,33 @@ export default function install(host, config) {
     return pairs.map(([name, value]) => [text(name), text(value)]);
   };
 
-  // Fields of a head that the proxy has.
+  const { field, fields, edit, remove, setPath, setStatus, skipBody } = host;
+
+  // What these objects keep under symbols would be slower to make as private fields.
+  const [CALL, HEAD, HEADERS, STATE] = [Symbol("call"), Symbol("head"), Symbol("headers"), Symbol("state")];
+
+  // Fields of a head that the proxy has. A head's number is twice its call's, and one more for the response's.
   class Headers {
-    #call;
-    #response;
-    constructor(call, response) {
-      this.#call = call;
-      this.#response = response;
+    constructor(head) {
+      this[HEAD] = head;
     }
     get(name) {
-      return host.field(this.#call, this.#response, text(name)) ?? null;
+      return field(this[HEAD], name) ?? null;
     }
     has(name) {
-      return this.get(name) !== null;
+      return field(this[HEAD], name) !== undefined;
     }
     set(name, value) {
-      host.edit(this.#call, this.#response, false, text(name), text(value));
+      edit(this[HEAD], false, name, value);
     }
     append(name, value) {
-      host.edit(this.#call, this.#response, true, text(name), text(value));
+      edit(this[HEAD], true, name, value);
     }
     delete(name) {
-      host.remove(this.#call, this.#response, text(name));
+      remove(this[HEAD], name);
     }
     *entries() {
-      yield* host.fields(this.#call, this.#response);
+      yield* fields(this[HEAD]);
     }
     *keys() {
       for (const [name] of this.entries()) yield name;
@@ -157,51 +159,47 @@ export default function install(host, config) {
   }
 
   class Request {
-    #call;
-    #headers;
     constructor(call) {
-      this.#call = call;
+      this[CALL] = call;
     }
     get method() {
-      return host.part(this.#call, false, "method");
+      return host.method(this[CALL]);
     }
     get path() {
-      return host.part(this.#call, false, "path");
+      return host.path(this[CALL]);
     }
     set path(path) {
-      host.setPath(this.#call, text(path));
+      setPath(this[CALL], path);
     }
     get host() {
-      return host.part(this.#call, false, "host");
+      return host.host(this[CALL]);
     }
     get headers() {
-      return (this.#headers ??= new Headers(this.#call, false));
+      return (this[HEADERS] ??= new Headers(this[CALL] * 2));
     }
     get hasBody() {
-      return host.hasBody(this.#call);
+      return host.hasBody(this[CALL]);
     }
     skipBody() {
-      host.skipBody(this.#call, false);
+      skipBody(this[CALL] * 2);
     }
   }
 
   class UpstreamResponse {
-    #call;
-    #headers;
     constructor(call) {
-      this.#call = call;
+      this[CALL] = call;
     }
     get status() {
-      return number(host.part(this.#call, true, "status"));
+      return host.status(this[CALL]);
     }
     set status(status) {
-      host.setStatus(this.#call, number(status));
+      setStatus(this[CALL], number(status));
     }
     get headers() {
-      return (this.#headers ??= new Headers(this.#call, true));
+      return (this[HEADERS] ??= new Headers(this[CALL] * 2 + 1));
     }
     skipBody() {
-      host.skipBody(this.#call, true);
+      skipBody(this[CALL] * 2 + 1);
     }
   }
 
@@ -228,31 +226,35 @@ export default function install(host, config) {
   const party = ([identity, namespace, service, address]) => freeze({ identity, namespace, service, address });
 
   class Context {
-    #call;
-    state = {};
     constructor(call) {
-      this.#call = call;
+      this[CALL] = call;
+    }
+    get state() {
+      return (this[STATE] ??= {});
+    }
+    set state(state) {
+      this[STATE] = state;
     }
     get config() {
       return config;
     }
     get source() {
-      return party(host.party(this.#call, true));
+      return party(host.party(this[CALL], true));
     }
     get destination() {
-      return party(host.party(this.#call, false));
+      return party(host.party(this[CALL], false));
     }
     tag(name, value) {
-      host.tag(this.#call, text(name), text(value));
+      host.tag(this[CALL], text(name), text(value));
     }
     get backends() {
-      return host.backends(this.#call);
+      return host.backends(this[CALL]);
     }
     get backend() {
-      return host.backend(this.#call) ?? null;
+      return host.backend(this[CALL]) ?? null;
     }
     set backend(name) {
-      host.choose(this.#call, text(name));
+      host.choose(this[CALL], text(name));
     }
   }
 
@@ -417,19 +419,9 @@ export default function install(host, config) {
     defineProperty(globalThis, name, { value, writable: false, enumerable: false, configurable: false });
   }
 
-  let hooks;
-  const shownTo = {
-    onRequest: (call) => [new Request(call)],
-    onRequestBody: (call) => [new Body(host.body(call)), new Request(call)],
-    onResponse: (call) => [new UpstreamResponse(call)],
-    onResponseBody: (call) => [new Body(host.body(call)), new UpstreamResponse(call)],
-    onLog: (call) => [new Request(call), new UpstreamResponse(call)],
-    onConnection: (call) => [host.body(call)],
-  };
   // Contexts of calls whose hooks are not all done.
   const contexts = new Map();
   const end = (call, name, value) => {
-    if (value === undefined || value === null) return host.done(call);
     if (name === "onConnection") {
       if (typeof value === "boolean") return host.judge(call, value);
       throw new Wrong("onConnection returns true, false, or nothing to see more");
@@ -445,16 +437,29 @@ export default function install(host, config) {
     const frame = text(error?.stack ?? "").split("\n").find((one) => one.trim() && !one.includes("(tulle:"));
     host.failed(call, `${error instanceof Error ? `${error.name}: ${error.message}` : text(error)}${frame ? ` ${frame.trim()}` : ""}`);
   };
+  const newContext = (call) => new Context(call);
+  const sameContext = (call) => {
+    let context = contexts.get(call);
+    if (context === undefined) contexts.set(call, (context = new Context(call)));
+    return context;
+  };
+  // Functions of hooks by what they are shown.
+  const made = {
+    onRequest: (hook, context) => (call) => hook(new Request(call), context(call)),
+    onRequestBody: (hook, context) => (call) => hook(new Body(host.body(call)), new Request(call), context(call)),
+    onResponse: (hook, context) => (call) => hook(new UpstreamResponse(call), context(call)),
+    onResponseBody: (hook, context) => (call) => hook(new Body(host.body(call)), new UpstreamResponse(call), context(call)),
+    onLog: (hook, context) => (call) => hook(new Request(call), new UpstreamResponse(call), context(call)),
+    onConnection: (hook, context) => (call) => hook(host.body(call), context(call)),
+  };
   return {
-    hold(exported) {
-      hooks = exported;
-    },
-    run(call, name, hold) {
-      const context = contexts.get(call) ?? new Context(call);
-      if (hold) contexts.set(call, context);
-      const result = hooks[name](...shownTo[name](call), context);
+    // The function that runs a hook, which the plugin exports. With one hook nothing is left of a call that another may want.
+    runs: (name, hook, alone) => made[name](hook, alone ? newContext : sameContext),
+    // What a hook has returned, if that is something.
+    returned(call, name, result) {
       if (typeof result?.then !== "function") return end(call, name, result);
-      result.then((value) => end(call, name, value)).catch((error) => fail(call, error));
+      const then = (value) => (value === undefined || value === null ? host.done(call) : end(call, name, value));
+      result.then(then).catch((error) => fail(call, error));
     },
     settle,
     drop(call) {

@@ -194,13 +194,15 @@ fn clients_outside_come_in_by_a_gateway() {
         "set",
         "env",
         &deployment,
-        "TULLE_LOG=nonsense",
+        "TULLE_CONFIG=nonsense",
     ];
     cluster.kubectl(&args);
     eventually("it is as it was", || {
         let found = cluster.get_json(&["-n", "edge", "deployment", MADE]);
-        let env = found.pointer("/spec/template/spec/containers/0/env/0/value");
-        env.is_some_and(|value| value == "info")
+        let env = found.pointer("/spec/template/spec/containers/0/env");
+        let config = |one: &Value| one["name"] == "TULLE_CONFIG" && one["value"] != "nonsense";
+        env.and_then(Value::as_array)
+            .is_some_and(|env| env.iter().any(config))
     });
 
     // All its objects go with the Gateway.

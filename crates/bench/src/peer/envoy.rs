@@ -25,7 +25,8 @@ end
 const BODY: &str = r#"
 function envoy_on_response(handle)
   local body = handle:body()
-  local size = body:setBytes("X" .. body:getBytes(1, body:length() - 1))
+  local bytes = body:getBytes(0, body:length()):gsub("^ok$", "Xk")
+  local size = body:setBytes(bytes)
   handle:headers():replace("content-length", size)
 end
 "#;

@@ -94,10 +94,11 @@ pub(super) const FEATURES: [Feature; 21] = [
     },
     Feature {
         name: "tulle+plugin-body",
-        what: "a plugin in the server's sidecar that rewrites the body of the response",
+        what: "a plugin in the server's sidecar that rewrites the body of the response, under load into the same one",
         client: |_| {},
         server: |b| {
-            let source = "export const onResponseBody = (body) => 'X' + body.text().slice(1)";
+            let source =
+                "export const onResponseBody = (body) => body.text().replace(/^ok$/, 'Xk')";
             ruled(b, "/bytes", vec![plugin(source)]);
         },
     },

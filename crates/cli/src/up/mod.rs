@@ -8,6 +8,7 @@ mod view;
 use crate::apply::{judge_alone, outcome, warn};
 use crate::args::{Global, Up};
 use crate::client;
+use crate::controller::log_level;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
 use crate::manifests::{self, Manifests};
@@ -81,10 +82,9 @@ pub(crate) fn log_to_file(paths: &Paths) -> Result<()> {
         .mode(0o600)
         .open(&path)
         .or_fail(|| format!("cannot write {}", path.display()))?;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TULLE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let level = log_level()?;
     let made = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
         // A log that cannot be written is no reason to write to the terminal, or to end.

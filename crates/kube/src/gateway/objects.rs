@@ -318,7 +318,6 @@ fn pod(
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["--config-env", "TULLE_CONFIG"],
         "env": [
-            {"name": "TULLE_LOG", "value": wishes.proxy.log_level},
             containers::field("POD_NAME", "metadata.name"),
             {"name": "TULLE_CONFIG", "value": config.to_string()},
         ],
@@ -330,6 +329,7 @@ fn pod(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": containers::mounts(),
     });
+    containers::add_log_level(&mut container, &wishes.proxy);
     if pause {
         // Nodes and load balancers go on sending it clients until they learn that it ends.
         container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 5 } } });

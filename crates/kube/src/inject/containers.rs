@@ -27,7 +27,6 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) ->
             field("POD_NAMESPACE", "metadata.namespace"),
             field("POD_IP", "status.podIP"),
             field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
-            {"name": "TULLE_LOG", "value": options.log_level},
             {"name": "TULLE_CONFIG", "value": config.to_string()},
         ],
         "ports": [
@@ -40,6 +39,7 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) ->
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts(),
     });
+    add_log_level(&mut sidecar, options);
     if options.native_sidecar {
         // The sidecar starts before the application, stops after it, and a Job ends without it.
         sidecar["restartPolicy"] = "Always".into();
@@ -50,6 +50,13 @@ pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) ->
         sidecar["lifecycle"] = json!({"postStart": {"exec": {"command": wait}}});
     }
     sidecar
+}
+
+/// Tells a proxy a level of its own, if it has one.
+pub(crate) fn add_log_level(container: &mut Value, options: &Options) {
+    if let (Some(level), Some(env)) = (&options.log_level, container["env"].as_array_mut()) {
+        env.push(json!({"name": "TULLE_LOG", "value": level}));
+    }
 }
 
 /// A proxy has no rights.

@@ -53,7 +53,7 @@ pub struct Settings {
     /// Resources of the sidecar.
     #[serde(default)]
     pub resources: Resources,
-    /// `error`, `warn`, `info` or `debug`.
+    /// `error`, `warn`, `debug` or `trace`; `info`: what the Mesh says, which is `info` by default.
     #[serde(default = "info")]
     pub log_level: String,
     /// Worker threads; 0: as many as the CPU limit allows.

@@ -3,7 +3,7 @@
 use super::{InjectionRefusal, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tulle_model::manifest::{parse_cpu, parse_memory};
+use tulle_model::manifest::{LOG_LEVELS, parse_cpu, parse_memory};
 use tulle_model::network::Network;
 use tulle_redirect::Exceptions;
 
@@ -40,7 +40,8 @@ pub(crate) struct Options {
     pub(crate) native_sidecar: bool,
     pub(crate) hold_application: bool,
     pub(crate) resources: Resources,
-    pub(crate) log_level: String,
+    /// `None`: what the Mesh says.
+    pub(crate) log_level: Option<String>,
     pub(crate) workers: u16,
     pub(crate) redirection: Exceptions,
     /// The sidecar answers the pod's DNS.
@@ -83,7 +84,7 @@ impl Options {
             native_sidecar: settings.native_sidecar,
             hold_application: settings.hold_application,
             resources: settings.resources.clone(),
-            log_level: settings.log_level.clone(),
+            log_level: (settings.log_level != super::info()).then(|| settings.log_level.clone()),
             workers: settings.workers,
             redirection: settings.redirection.clone(),
             dns: settings.dns,
@@ -117,10 +118,10 @@ impl Options {
             "memory-request" => self.resources.memory_request = memory(value)?,
             "memory-limit" => self.resources.memory_limit = memory(value)?,
             "log-level" => {
-                if !["error", "warn", "info", "debug"].contains(&value) {
-                    return Err("use error, warn, info or debug".into());
+                if !LOG_LEVELS.contains(&value) {
+                    return Err(format!("use one of {}", LOG_LEVELS.join(", ")));
                 }
-                self.log_level = value.into();
+                self.log_level = Some(value.into());
             }
             "workers" => {
                 let workers = value.parse().ok();

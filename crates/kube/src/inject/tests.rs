@@ -256,6 +256,8 @@ fn annotations_change_one_sidecar() {
         })
     );
     assert_eq!(config(&pod)["workers"], 2);
+    let own = json!({"name": "TULLE_LOG", "value": "debug"});
+    assert!(sidecar["env"].as_array().unwrap().contains(&own));
     assert_eq!(
         pod["spec"]["initContainers"][0]["args"],
         json!([
@@ -277,7 +279,7 @@ fn annotations_that_are_not_understood_are_refused() {
     for (key, value, part) in [
         ("cpu-limit", "much", "found `much`"),
         ("memory-limit", "1Zi", "found `1Zi`"),
-        ("log-level", "loud", "use error, warn"),
+        ("log-level", "loud", "use one of error, warn"),
         ("workers", "0", "from 1 to 256"),
         ("exclude-inbound-ports", "80,http", "\"http\" is no port"),
         ("exclude-outbound-ranges", "10.0.0.0/33", "10.0.0.0/33"),

@@ -366,7 +366,7 @@ pub struct Sidecar {
     /// Resources of its container; empty: none. Measured: 3 MiB resident when idle, 9 MiB with 200 connections
     /// (docs/performance.md). Without a CPU limit it never waits while the node is idle.
     pub resources: Resources,
-    /// How much it logs.
+    /// How much it logs; `info`: what the Mesh says.
     pub log_level: LogLevel,
     /// Worker threads; 0: as many as the CPU limit allows.
     #[schemars(range(min = 0, max = tulle_model::bootstrap::MAX_WORKERS))]

@@ -1,8 +1,8 @@
 //! Values that some fields may have. The checks and the schemas (feature `schema`) both take them
 //! from here.
 
-/// Levels of a log.
-pub(super) const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+/// Names of levels of a log, the least first.
+pub const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Methods of RFC 9110 and RFC 5789, as in Gateway API.
 pub(super) const METHODS: [&str; 9] = [

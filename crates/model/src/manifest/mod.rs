@@ -20,6 +20,7 @@ use kinds::{KINDS, Kind};
 use std::collections::HashSet;
 
 pub use crate::document::ManifestError;
+pub use allowed::LOG_LEVELS;
 pub use kinds::{Object, kinds};
 pub use meaning::{FilterRefs, filters_of};
 pub use quantity::{

@@ -123,7 +123,7 @@ impl Publisher {
     /// Sets the settings that apply until the first configuration comes.
     pub fn set_mesh(&mut self, mesh: &MeshSettings) {
         if mesh.log_level != self.snapshot.mesh.log_level {
-            crate::telemetry::logging::set_level(&mesh.log_level);
+            crate::telemetry::logging::follow_mesh(&mesh.log_level);
         }
         self.change(|s| {
             // A format that cannot be read was refused with the file.
@@ -197,7 +197,7 @@ impl Publisher {
         };
         // Only on a change: an operator may have set another level for a while.
         if next.mesh.log_level != self.snapshot.mesh.log_level {
-            crate::telemetry::logging::set_level(&next.mesh.log_level);
+            crate::telemetry::logging::follow_mesh(&next.mesh.log_level);
         }
         let generation = self.snapshot.generation;
         self.snapshot = Snapshot { generation, ..next };

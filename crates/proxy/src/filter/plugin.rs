@@ -172,6 +172,7 @@ pub fn response_head(draft: &Draft<'_>) -> Head {
 }
 
 fn with_fields(mut head: Head, draft: &Draft<'_>) -> Head {
+    head.reserve(draft.head().len());
     for (name, value) in tulle_http1::headers(draft.head()) {
         head.push(name, value);
     }
@@ -216,6 +217,9 @@ pub fn edit(draft: &mut Draft<'_>, edits: &[HeadEdit]) {
 
 /// A value as bytes: a character for each.
 pub fn bytes(value: &str) -> Vec<u8> {
+    if value.is_ascii() {
+        return value.as_bytes().to_vec();
+    }
     value
         .chars()
         .map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?'))

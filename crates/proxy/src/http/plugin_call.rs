@@ -287,7 +287,12 @@ impl Shown {
         hook: Hook,
         config: &Rc<WorkerConfig>,
     ) -> Result<Option<ScriptAnswer>, ScriptFailure> {
-        let done = tokio::time::timeout(PATIENCE, self.turns(hook, config)).await;
+        let wishes = match self.engine.run(self.call, hook) {
+            Turn::Done(answer) => return Ok(answer),
+            Turn::Failed(failure) => return Err(failure),
+            Turn::Waits(wishes) => wishes,
+        };
+        let done = tokio::time::timeout(PATIENCE, self.turns(wishes, config)).await;
         done.unwrap_or_else(|_| {
             Err(ScriptFailure {
                 cause: FailureCause::Time,
@@ -296,22 +301,21 @@ impl Shown {
         })
     }
 
+    /// Settles wishes of a hook until it is done.
     async fn turns(
         &self,
-        hook: Hook,
+        mut wishes: Vec<Wish>,
         config: &Rc<WorkerConfig>,
     ) -> Result<Option<ScriptAnswer>, ScriptFailure> {
-        let mut turn = self.engine.run(self.call, hook);
         let mut waits: Vec<Waiting<'_>> = Vec::new();
         loop {
-            let wishes = match turn {
+            waits.extend(wishes.into_iter().map(|wish| self.wait(wish, config)));
+            let (id, result) = first(&mut waits).await;
+            wishes = match self.engine.settle(self.call, id, result) {
                 Turn::Done(answer) => return Ok(answer),
                 Turn::Failed(failure) => return Err(failure),
                 Turn::Waits(wishes) => wishes,
             };
-            waits.extend(wishes.into_iter().map(|wish| self.wait(wish, config)));
-            let (id, result) = first(&mut waits).await;
-            turn = self.engine.settle(self.call, id, result);
         }
     }
 

@@ -4,6 +4,7 @@
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
+use std::fs::Permissions;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
@@ -195,6 +196,47 @@ fn no_page_and_no_log_holds_a_private_key() {
     assert!(
         told.iter()
             .any(|(_, text)| String::from_utf8_lossy(text).contains(line))
+    );
+}
+
+#[test]
+fn a_log_level_of_its_own_goes_before_the_meshs() {
+    let mesh = Mesh::new();
+    let program = mesh.path().join("debugging");
+    let run = format!(
+        "#!/bin/sh\nTULLE_LOG=debug exec {} \"$@\"\n",
+        proxy_binary().display()
+    );
+    std::fs::write(&program, run).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    // A refusal is a line of debugging.
+    let app = Server::echo();
+    let strict = inbound_config(app.address())
+        .set("/inbound/policy/permissive", false)
+        .set("/mesh/logLevel", "warn");
+    let proxy = Proxy::start_binary(&program, &mesh, SERVER, strict.file.clone());
+    let lines = || proxy.log().matches("\"level\":\"DEBUG\"").count();
+    let refuse = |what: &str| {
+        let before = lines();
+        assert_eq!(Client::connect(strict.address).get("/").status(), 403);
+        eventually(what, || lines() > before);
+    };
+    refuse("a line of debugging");
+    let mut config = proxy.config.clone();
+    config["mesh"]["logLevel"] = "error".into();
+    proxy.reload(&config);
+    refuse("and one after the mesh's level has changed");
+
+    let run = std::process::Command::new(proxy_binary())
+        .args(["--config", "/nonexistent"])
+        .env("TULLE_LOG", "loud")
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(65));
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(
+        said.contains("TULLE_LOG=loud: the level is one of error, warn"),
+        "{said}"
     );
 }
 

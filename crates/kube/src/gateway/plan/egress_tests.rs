@@ -68,7 +68,7 @@ fn an_egress_gateway_runs_as_a_member_of_the_mesh() {
     assert_eq!(container["resources"]["limits"]["memory"], "64Mi");
     let drop = &container["securityContext"]["capabilities"];
     assert_eq!(drop, &json!({ "drop": ["ALL"] }));
-    let config = container["env"][2]["value"].as_str().unwrap();
+    let config = container["env"][1]["value"].as_str().unwrap();
     let config = config.replace("$(POD_NAME)", "edge-1");
     let config: Bootstrap = serde_json::from_str(&config).unwrap();
     let identity = "spiffe://td/ns/infra/sa/edge-tulle";

@@ -154,7 +154,7 @@ fn what_a_gateway_runs_as() {
     assert_eq!(container["securityContext"]["runAsUser"], 1500);
     assert_eq!(container["resources"]["limits"]["cpu"], "2");
     // The kubelet replaces the pod's name like this.
-    let config = container["env"][2]["value"].as_str().unwrap();
+    let config = container["env"][1]["value"].as_str().unwrap();
     let config = config.replace("$(POD_NAME)", "edge-1");
     let config: tulle_model::bootstrap::Bootstrap = serde_json::from_str(&config).unwrap();
     assert_eq!(
