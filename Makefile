@@ -44,6 +44,7 @@ FIRST := $(QUICKLY) cargo build --release --locked --package tulle-proxy --packa
 OWN_ARCH := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
 ARCH ?= $(OWN_ARCH)
 REGISTRY ?= localhost
+PLUGINS ?= yes
 STATIC ?= $(if $(filter-out $(OWN_ARCH),$(ARCH)),1)
 # There once `make build` has been run: then the demo, too, has programs as users get them.
 BUILT := target/release/.built
@@ -138,6 +139,7 @@ lint: ## format, clippy, which module may import which, language, licences, bann
 	@$(RUST)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --package tulle-proxy --no-default-features --locked -- -D warnings
 	cargo test --package tests-house --locked --quiet
 	python3 -B scripts/language
 	@scripts/check-dependencies.sh
@@ -195,13 +197,13 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	cargo build --profile profiling --locked --package tulle-bench
 	scripts/account.sh
 
-images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64" for a release, REGISTRY=HOST/PATH
+images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64" for a release, REGISTRY=HOST/PATH, PLUGINS=no
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools \
 		$(if $(filter-out $(OWN_ARCH),$(ARCH)),$(if $(filter amd64,$(OWN_ARCH)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu)))
 	@$(RUST)
-	$(if $(STATIC),,$(PROXY))
+	$(if $(STATIC)$(filter no,$(PLUGINS)),,$(PROXY))
 	$(if $(STATIC),,$(TOOLS))
-	ARCH="$(ARCH)" REGISTRY="$(REGISTRY)" STATIC="$(STATIC)" scripts/build-images.sh
+	ARCH="$(ARCH)" REGISTRY="$(REGISTRY)" STATIC="$(STATIC)" PLUGINS="$(PLUGINS)" scripts/build-images.sh
 
 fuzz: ## every fuzz target for 60 s
 	@$(PACKAGES) $(BUILD_PACKAGES) g++

@@ -13,6 +13,7 @@
 #   REGISTRY=registry.example/tulle scripts/build-images.sh  the registry that will have them; by default localhost
 #   PROFILE=dev scripts/build-images.sh                      to try the script: of a debug build
 #   IMAGES=DIRECTORY scripts/build-images.sh                 another place than build/images
+#   PLUGINS=no scripts/build-images.sh                       a proxy without the engine of plugins, tagged -without-plugins
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,7 +25,7 @@ aarch64) own=arm64 ;;
     exit 1
     ;;
 esac
-: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}"
+: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}"
 read -ra architectures <<<"$ARCH"
 for arch in "${architectures[@]}"; do
     if [[ $arch != amd64 && $arch != arm64 ]]; then
@@ -37,6 +38,19 @@ if [[ ! $REGISTRY =~ ^[A-Za-z0-9._:/-]+$ ]]; then
     echo "error: REGISTRY=$REGISTRY: write HOST/PATH, such as registry.example/tulle" >&2
     exit 64
 fi
+proxy=(--package tulle-proxy)
+without=
+case $PLUGINS in
+yes) ;;
+no)
+    proxy+=(--no-default-features)
+    without=-without-plugins
+    ;;
+*)
+    echo "error: PLUGINS=$PLUGINS: write yes or no" >&2
+    exit 64
+    ;;
+esac
 [[ ${architectures[*]} == "$own" ]] || STATIC=1
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 case $PROFILE in
@@ -69,7 +83,9 @@ fits() { # ARCH PROGRAM BYTES
 }
 
 image() { # ARCH DIRECTORY NAME PROGRAM [OPTIONS]
-    python3 -B scripts/oci-image.py --binary "$2/$4" --name "$3" --tag "$version" --arch "$1" \
+    local tag=$version
+    [[ $3 != tulle-proxy ]] || tag+=$without
+    python3 -B scripts/oci-image.py --binary "$2/$4" --name "$3" --tag "$tag" --arch "$1" \
         --output "$IMAGES/$1/$3.tar" "${@:5}" >/dev/null
 }
 
@@ -90,6 +106,8 @@ images() { # ARCH DIRECTORY [OPTIONS OF ALL] [-- OPTIONS OF tulle-init]
 # The programs of `make build`.
 built() {
     local directory=${CARGO_TARGET_DIR:-target}/$place libc
+    # `make build` has made it with plugins, and makes it so again.
+    [[ ! $without ]] || cargo build --profile "$PROFILE" --locked "${proxy[@]}"
     # From 2.34 on the C library itself resolves names; before, by libraries that no program names and no image would have.
     libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || echo none)
     if [[ $(printf '%s\n' "glibc 2.34" "$libc" | sort --version-sort | head -n 1) != "glibc 2.34" ]]; then
@@ -143,7 +161,7 @@ static() { # ARCH
     local -x RUSTFLAGS=${RUSTFLAGS:-}
     RUSTFLAGS+=$(without_own_paths "$target")
     # The proxy by itself: with the others it would have the features of their libraries, too.
-    cargo build --profile "$PROFILE" --locked --target "$target" --package tulle-proxy
+    cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"
     # Build scripts and derive macros are compiled once for both; cargo takes another kind of link-time optimisation for
     # another library.
     cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni

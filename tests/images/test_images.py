@@ -30,14 +30,15 @@ def blob(files, described):
 
 def build(**settings):
     """scripts/build-images.sh with these settings, and none of who runs the tests."""
-    others = {k: v for k, v in os.environ.items() if k not in ("ARCH", "STATIC", "REGISTRY", "PROFILE", "IMAGES")}
+    others = {k: v for k, v in os.environ.items() if k not in ("ARCH", "STATIC", "REGISTRY", "PROFILE", "IMAGES", "PLUGINS")}
     return subprocess.run([SCRIPTS / "build-images.sh"], capture_output=True, text=True, check=False,
                           env={**others, **settings})
 
 
 class Build(unittest.TestCase):
     def test_a_setting_that_makes_no_image_is_refused(self):
-        for settings, said in (({"ARCH": "riscv64"}, "amd64 and arm64"), ({"REGISTRY": 'r/"x'}, "HOST/PATH")):
+        for settings, said in (({"ARCH": "riscv64"}, "amd64 and arm64"), ({"REGISTRY": 'r/"x'}, "HOST/PATH"),
+                               ({"PLUGINS": "0"}, "yes or no")):
             done = build(**settings)
             self.assertEqual((done.returncode, done.stdout), (64, ""), done)
             self.assertIn(said, done.stderr)

@@ -280,7 +280,13 @@ fn fetched(name: &str, path: &str) -> String {
 
 #[test]
 fn scripts_of_all_peers_do_the_same() {
-    for name in ["tulle+plugin", "envoy+lua", "haproxy+lua", "nginx+njs"] {
+    for name in [
+        "tulle+plugin",
+        "envoy+lua",
+        "envoy+wasm",
+        "haproxy+lua",
+        "nginx+njs",
+    ] {
         if name == "nginx+njs" && tulle_bench::tools::njs().is_err() {
             println!("note: nginx+njs is left out: apt-get install libnginx-mod-http-js");
             continue;

@@ -31,7 +31,17 @@ const FIELD: [usize; 2] = [256, 8192];
 /// Where lines of `console` go: level, text.
 pub(crate) type Console = Rc<dyn Fn(&str, &str)>;
 
-/// Does something with a head. Its number is twice its call's, and one more for the response's.
+/// The number of a call's request: twice its own. A script can name any, and what it makes up names no call.
+const fn request_of(call: u32) -> u32 {
+    call.saturating_mul(2)
+}
+
+/// The number of its response.
+const fn response_of(call: u32) -> u32 {
+    request_of(call).saturating_add(1)
+}
+
+/// Does something with a head, by its number.
 fn with_head<R>(
     ctx: &Ctx<'_>,
     calls: &Calls,
@@ -171,7 +181,7 @@ fn text_of(
     part: fn(&Head) -> &String,
 ) -> impl Fn(Ctx<'_>, u32) -> Result<String> + use<> {
     let of = calls.clone();
-    move |ctx, call| with_head(&ctx, &of, call * 2, |head| part(head).clone())
+    move |ctx, call| with_head(&ctx, &of, request_of(call), |head| part(head).clone())
 }
 
 fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
@@ -180,7 +190,7 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     host.set("host", Func::from(text_of(calls, |head| &head.host)))?;
     let of = calls.clone();
     let status =
-        move |ctx: Ctx<'_>, call: u32| with_head(&ctx, &of, call * 2 + 1, |head| head.status);
+        move |ctx: Ctx<'_>, call: u32| with_head(&ctx, &of, response_of(call), |head| head.status);
     host.set("status", Func::from(status))?;
     let of = calls.clone();
     let field = move |ctx: Ctx<'_>, head: u32, Coerced(mut name): Coerced<String>| {
@@ -224,7 +234,7 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
             let text = "a path begins with / and has no blanks, control characters and letters beyond ASCII";
             return Err(Exception::throw_type(&ctx, text));
         }
-        let set = with_head(&ctx, &of, call * 2, |head| {
+        let set = with_head(&ctx, &of, request_of(call), |head| {
             let has_one = head.path.starts_with('/');
             if has_one {
                 head.set_path(path);
@@ -242,7 +252,7 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let status = move |ctx: Ctx<'_>, call: u32, status: u16| {
         check_status(&ctx, status)?;
         let bare = |status: u16| matches!(status, 0..=199 | 204 | 205 | 304);
-        let changed = with_head(&ctx, &of, call * 2 + 1, |head| {
+        let changed = with_head(&ctx, &of, response_of(call), |head| {
             let fits = !bare(status) && !bare(head.status);
             if fits {
                 head.set_status(status);

@@ -118,7 +118,8 @@ export default function install(host, config) {
 
   const { field, fields, edit, remove, setPath, setStatus, skipBody } = host;
 
-  // What these objects keep under symbols would be slower to make as private fields.
+  // Private fields would take a third more time to make. A plugin can find these, and reach by them what it could have kept: its
+  // own calls that are not done.
   const [CALL, HEAD, HEADERS, STATE] = [Symbol("call"), Symbol("head"), Symbol("headers"), Symbol("state")];
 
   // Fields of a head that the proxy has. A head's number is twice its call's, and one more for the response's.

@@ -372,6 +372,42 @@ fn a_plugin_that_changes_the_language_changes_only_itself() {
 }
 
 #[test]
+fn a_number_that_a_plugin_makes_up_names_no_call() {
+    for number in [
+        "4294967295",
+        "2147483648",
+        "-1",
+        "0",
+        "1e300",
+        "NaN",
+        "'x'",
+        "{}",
+    ] {
+        for use_it in [
+            "request.method",
+            "request.path = '/'",
+            "request.headers.get('a')",
+            "request.headers.set('a', 'b')",
+            "context.backends; request.path",
+        ] {
+            let engine = start(&format!(
+                "export function onRequest(request, context) {{
+                    for (const object of [request, request.headers, context])
+                        for (const symbol of Object.getOwnPropertySymbols(object)) object[symbol] = {number};
+                    {use_it}
+                }}"
+            ));
+            let failed = failure(request(&engine).1);
+            assert_eq!(
+                failed.cause,
+                FailureCause::Thrown,
+                "{number}, {use_it}: {failed}"
+            );
+        }
+    }
+}
+
+#[test]
 fn what_exceeds_its_bounds_is_cut() {
     for (source, cause) in [
         ("for (;;) {}", FailureCause::Time),

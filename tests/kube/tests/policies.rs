@@ -82,6 +82,26 @@ spec:
     }
 "#;
 
+const CHOSEN: &str = r#"
+apiVersion: tulle.dev/v1alpha1
+kind: Plugin
+metadata: { name: chosen.example, namespace: policies }
+spec:
+  source: |
+    export function onRequest(request, context) {
+      context.backend = request.path === '/first' ? 'web-v1' : 'web-v2';
+    }
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: { name: web.example, namespace: policies }
+spec:
+  parentRefs: [{ group: "", kind: Service, name: web, port: 80 }]
+  rules:
+  - filters: [{ type: ExtensionRef, extensionRef: { group: tulle.dev, kind: Plugin, name: chosen.example } }]
+    backendRefs: [{ name: web-v1, port: 80 }, { name: web-v2, port: 80 }]
+"#;
+
 struct Test(Cluster);
 
 impl Test {
@@ -206,6 +226,19 @@ fn what_is_said_of_services_holds() {
     assert!(said.contains(r#""name":"v1""#), "{said}");
     let plugin = ["plugin", "teapot.example"];
     test.becomes_condition(&plugin, "/status/conditions", "Accepted", "Accepted");
+
+    // And one in a route, which its callers' sidecars run: it says which version answers.
+    test.0
+        .kubectl(&["-n", "policies", "delete", "trafficsplit", "web"]);
+    test.0.apply(CHOSEN);
+    test.becomes_condition(&route, conditions, "ResolvedRefs", "ResolvedRefs");
+    eventually("the plugin chooses, every time", || {
+        (0..6).all(|_| {
+            let [first, other] =
+                ["first", "other"].map(|path| test.fetch("client", &format!("http://web/{path}")));
+            first.contains(r#""name":"v1""#) && other.contains(r#""name":"v2""#)
+        })
+    });
 
     // A controller that starts again knows all of it before it tells anybody anything.
     let restart = [

@@ -1,6 +1,7 @@
 /** Texts in the chosen language, and numbers and times as people read them. */
 import { language } from "../state/prefs.ts";
 import { en, type TextKey } from "./en.ts";
+import { inChinese } from "./sentences-zh.ts";
 import { zh } from "./zh.ts";
 
 export type { TextKey };
@@ -22,6 +23,11 @@ export function word(prefix: string, name: string): string {
 }
 
 const locale = () => (language.value === "zh" ? "zh-CN" : "en-GB");
+
+/** What the controller says of a call. */
+export function said(sentence: string): string {
+  return language.value === "zh" ? inChinese(sentence) : sentence;
+}
 
 /** Three significant digits at most, with thousands grouped. */
 export function number(value: number): string {

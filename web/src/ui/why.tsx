@@ -1,7 +1,7 @@
 /** An explanation of a call: the verdict, what decided, and where the call goes. */
 import type { ComponentChildren, JSX } from "preact";
 import type { Why } from "../api/types.ts";
-import { t } from "../i18n/index.ts";
+import { said, t } from "../i18n/index.ts";
 import { session } from "../state/mesh.ts";
 import { objectHref } from "../state/route.ts";
 import { Badge, Facts, Identity } from "./basics.tsx";
@@ -35,7 +35,7 @@ export function Verdict({ why, from, to }: { why: Why; from: string; to: string 
       <Icon name={why.allowed ? "check" : "cross"} size={18} />
       <div>
         <p class="verdict-title">{t(why.allowed ? "why.verdict.allowed" : "why.verdict.denied", { from, to })}</p>
-        <p>{why.reason}</p>
+        <p>{said(why.reason)}</p>
       </div>
     </div>
   );
@@ -72,23 +72,23 @@ export function WhyView({ why, from, to }: { why: Why; from: string; to: string 
             ),
           ],
           [t("why.route"), route || <span class="muted">{t("why.noRoute")}</span>],
-          [t("why.filters"), why.filters.length > 0 && <Several values={why.filters} />],
+          [t("why.filters"), why.filters.length > 0 && <Several values={why.filters.map(said)} />],
           [t("why.split"), why.split.length > 0 && <Several values={why.split} />],
-          [t("why.limits"), why.limits.length > 0 && <Several values={why.limits} />],
-          [t("why.timeout"), why.timeout],
-          [t("why.retry"), why.retry],
+          [t("why.limits"), why.limits.length > 0 && <Several values={why.limits.map(said)} />],
+          [t("why.timeout"), said(why.timeout)],
+          [t("why.retry"), said(why.retry)],
           [t("why.source"), why.sourceIdentity && <Identity id={why.sourceIdentity} />],
           [t("why.destination"), identities(why.destinationIdentities)],
           [
             t("why.endpoints"),
             why.endpoints.length ? (
-              <Several values={why.endpoints} />
+              <Several values={why.endpoints.map(said)} />
             ) : (
               <Badge tone="error">{t("why.noEndpoints")}</Badge>
             ),
           ],
           [t("why.destinations"), why.destinations.length > 1 && <Several values={why.destinations} />],
-          [t("why.conflicts"), why.conflicts.length > 0 && <Several values={why.conflicts} />],
+          [t("why.conflicts"), why.conflicts.length > 0 && <Several values={why.conflicts.map(said)} />],
           [t("why.security"), why.mtls],
         ]}
       />
@@ -99,7 +99,7 @@ export function WhyView({ why, from, to }: { why: Why; from: string; to: string 
             {why.considered.map((policy) => (
               <li key={`${policy.kind}/${policy.name}`}>
                 <ObjectLink text={policy.kind ? `${policy.kind}/${policy.name}` : policy.name} />
-                <span class="muted">{policy.outcome}</span>
+                <span class="muted">{said(policy.outcome)}</span>
               </li>
             ))}
           </ul>

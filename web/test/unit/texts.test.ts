@@ -7,6 +7,7 @@ import { chinese as findings } from "../../src/i18n/findings-zh.ts";
 import { bytes, fill, milliseconds, percent } from "../../src/i18n/index.ts";
 import { detailOf } from "../../src/i18n/reasons.ts";
 import { chinese } from "../../src/i18n/reasons-zh.ts";
+import { inChinese } from "../../src/i18n/sentences-zh.ts";
 import { zh } from "../../src/i18n/zh.ts";
 
 const holes = (text: string) => [...text.matchAll(/\{(\w+)\}/g)].map((m) => m[1]).sort();
@@ -88,4 +89,81 @@ test("figures never look better than they are", () => {
   assert.equal(milliseconds(1234), "1.23 s");
   assert.equal(bytes(5 * 1024 * 1024), "5 MiB");
   assert.equal(fill("{a} of {b}", { a: 1 }), "1 of {b}");
+});
+
+test("each sentence of the controller about a call has its Chinese", () => {
+  const folder = "../crates/control/src/index/explain";
+  // Parts that sentences are made of, and their ends.
+  const parts = new Set([
+    " or ",
+    " and ",
+    "; {text}",
+    "{by}: ",
+    " (plaintext)",
+    "as TLS, ",
+    "grpc {s}",
+    "{name}:{port}: ",
+    "{of}{name}: {}",
+  ]);
+  const ends =
+    /^(,|at (the gateway|listener)|\{\w*\} (errors|slower)| and \{more\}|connections at|requests (at|that)|retries at)/;
+  const figures = /^(\{\w*\}[\w:. %[\]()]*)+$|^rules\[/;
+  let asked = 0;
+  const missing: string[] = [];
+  for (const file of readdirSync(folder)) {
+    const source = readFileSync(`${folder}/${file}`, "utf8")
+      .replace(/\/\/.*/g, "")
+      .replace(/\\\n\s*/g, "");
+    for (const [, text] of source.matchAll(/"((?:[^"\\]|\\.)*)"/g)) {
+      if (
+        !/[a-z]{2,}/.test(text!) ||
+        !text!.includes(" ") ||
+        parts.has(text!) ||
+        ends.test(text!) ||
+        figures.test(text!)
+      )
+        continue;
+      const sample = text!.replace(/\{\w*(:\?)?\}/g, "x7");
+      if (!/[\u4e00-\u9fff]/.test(inChinese(sample))) missing.push(`${file}: ${text}`);
+      asked += 1;
+    }
+  }
+  assert.deepEqual(missing, []);
+  assert.ok(asked > 60, `${asked} sentences`);
+});
+
+test("sentences within sentences are Chinese, and what somebody wrote stays", () => {
+  for (const [english, chinese] of [
+    [
+      "TrafficTarget/a allows it, but no workload of the destination is ready (no_endpoint): answered with 503",
+      "TrafficTarget/a 允许它，但目标没有就绪的工作负载（no_endpoint）：以 503 应答",
+    ],
+    [
+      "backend a:80: no policy allows it: denied with 403; backend b:80: AuthorizationPolicy/c denies it: answered with 403",
+      "后端 a:80：没有策略允许它：以 403 拒绝；后端 b:80：AuthorizationPolicy/c 拒绝了它：以 403 应答",
+    ],
+    ["does not match: source not listed (a:80, b:80)", "不匹配：来源不在列表中（a:80, b:80）"],
+    ["at listener web: does not match: port 80 not listed", "在监听器 web：不匹配：端口 80 不在列表中"],
+    [
+      "spiffe://a/sa/b is revoked (lost and found): every sidecar refuses its certificates",
+      "spiffe://a/sa/b 已吊销（lost and found）：所有边车都拒绝它的证书",
+    ],
+    [
+      "does not match: headers decide (`when: 'a and b' in request.headers`)",
+      "不匹配：取决于请求头（`when: 'a and b' in request.headers`）",
+    ],
+    [
+      "TrafficPolicy/a: circuit opens for 10s at 50.0% errors or 3 slower than 1s of the last 10s",
+      "TrafficPolicy/a：最近 10s 中达到 50.0% 错误或 3 慢于 1s 时熔断 10s",
+    ],
+    [
+      "3 more on connect-failure, reset, each try 1s (TrafficPolicy/a)",
+      "遇到 connect-failure, reset 时再试 3 次，每次 1s（TrafficPolicy/a）",
+    ],
+    ["RateLimit/a: 10 in 1s and 5 at once", "RateLimit/a：1s 内 10 个，突发 5 个"],
+    ["10.1.2.3:80 (plaintext)", "10.1.2.3:80（明文）"],
+    ["something new", "something new"],
+  ]) {
+    assert.equal(inChinese(english!), chinese);
+  }
 });

@@ -8,7 +8,7 @@ use crate::tools;
 use std::path::Path;
 
 /// Values of `--vs`, each with how to get what it needs.
-pub const NAMES: [(&str, &str); 11] = [
+pub const NAMES: [(&str, &str); 12] = [
     ("none", "no sidecars; nothing to get"),
     ("envoy", "scripts/fetch-envoy.sh, or --envoy FILE"),
     ("envoy-wasmless-h2", "as envoy; HTTP/2 between the sidecars"),
@@ -19,6 +19,10 @@ pub const NAMES: [(&str, &str); 11] = [
     (
         "envoy+lua-body",
         "as envoy; a script that rewrites responses",
+    ),
+    (
+        "envoy+wasm",
+        "as envoy; a module of WebAssembly that sets headers",
     ),
     (
         "haproxy+lua",
@@ -46,6 +50,7 @@ fn group(name: &str) -> Vec<&str> {
             "envoy",
             "envoy+lua",
             "envoy+lua-body",
+            "envoy+wasm",
             "haproxy",
             "haproxy+lua",
             "nginx",
@@ -93,6 +98,7 @@ fn one(name: &str, options: &Common) -> Result<Box<dyn Peer>> {
         "envoy" => Box::new(Envoy::http1(envoy()?)),
         "envoy+lua" => Box::new(Envoy::lua(envoy()?)),
         "envoy+lua-body" => Box::new(Envoy::lua_body(envoy()?)),
+        "envoy+wasm" => Box::new(Envoy::wasm(envoy()?)),
         "haproxy+lua" => Box::new(HaProxy::lua(tools::haproxy()?)),
         "nginx+njs" => Box::new(Nginx::njs(tools::nginx()?, tools::njs()?)),
         "envoy-wasmless-h2" => Box::new(Envoy::http2(envoy()?)),

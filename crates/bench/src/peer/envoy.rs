@@ -4,6 +4,8 @@
 use super::topology::spiffe;
 use super::{CLIENT, Mode, Peer, SERVER, Sidecar, Topology, http};
 use crate::failure::{OrFail, Result};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -21,6 +23,8 @@ function envoy_on_response(handle)
   headers:replace("x-set", headers:get("content-length") or "")
 end
 "#;
+/// The same as a module of WebAssembly.
+const HEADERS_WAT: &str = include_str!("headers.wat");
 /// The change of `tulle+plugin-body`.
 const BODY: &str = r#"
 function envoy_on_response(handle)
@@ -36,8 +40,47 @@ pub struct Envoy {
     program: PathBuf,
     name: &'static str,
     http2: bool,
-    /// A script in Lua that the server's sidecar runs.
-    lua: Option<&'static str>,
+    /// Run by the server's sidecar.
+    script: Script,
+}
+
+/// Languages that Envoy runs.
+#[derive(Clone, Copy)]
+enum Script {
+    None,
+    Lua(&'static str),
+    /// In its text format.
+    Wasm(&'static str),
+}
+
+impl Script {
+    /// The filter that runs it.
+    fn filter(self) -> Result<Option<Value>> {
+        Ok(match self {
+            Self::None => None,
+            Self::Lua(source) => Some(json!({
+                "name": "envoy.filters.http.lua",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+                    "default_source_code": { "inline_string": source },
+                },
+            })),
+            Self::Wasm(source) => {
+                let what = || "the module of WebAssembly cannot be read".to_owned();
+                let module = BASE64_STANDARD.encode(wat::parse_str(source).or_fail(what)?);
+                Some(json!({
+                    "name": "envoy.filters.http.wasm",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+                        "config": { "name": "script", "vm_config": {
+                            "runtime": "envoy.wasm.runtime.v8",
+                            "code": { "local": { "inline_bytes": module } },
+                        } },
+                    },
+                }))
+            }
+        })
+    }
 }
 
 impl Envoy {
@@ -47,7 +90,7 @@ impl Envoy {
             program,
             name: "envoy",
             http2: false,
-            lua: None,
+            script: Script::None,
         }
     }
 
@@ -64,7 +107,7 @@ impl Envoy {
     pub fn lua(program: PathBuf) -> Self {
         Self {
             name: "envoy+lua",
-            lua: Some(HEADERS),
+            script: Script::Lua(HEADERS),
             ..Self::http1(program)
         }
     }
@@ -73,7 +116,16 @@ impl Envoy {
     pub fn lua_body(program: PathBuf) -> Self {
         Self {
             name: "envoy+lua-body",
-            lua: Some(BODY),
+            script: Script::Lua(BODY),
+            ..Self::http1(program)
+        }
+    }
+
+    /// With a filter in WebAssembly that does what the one of [`Self::lua`] does.
+    pub fn wasm(program: PathBuf) -> Self {
+        Self {
+            name: "envoy+wasm",
+            script: Script::Wasm(HEADERS_WAT),
             ..Self::http1(program)
         }
     }
@@ -95,9 +147,10 @@ impl Peer for Envoy {
     fn notes(&self) -> Vec<String> {
         let name = self.name();
         let between = if self.http2 { "HTTP/2" } else { "HTTP/1.1" };
-        let script = match self.lua {
-            Some(_) => "a Lua filter in the server's sidecar, no WASM",
-            None => "no WASM or Lua filter",
+        let script = match self.script {
+            Script::Lua(_) => "a Lua filter in the server's sidecar, no WASM",
+            Script::Wasm(_) => "a filter in WebAssembly (V8) in the server's sidecar, no Lua",
+            Script::None => "no WASM or Lua filter",
         };
         vec![format!(
             "{name}: {between} between the sidecars; SPIFFE ids checked both ways (SAN, RBAC), Envoy's default statistics, {script}, no access log. gRPC and TCP pass as bytes, as in Tulle."
@@ -184,8 +237,8 @@ impl Envoy {
             ..tulle_envoy::TranslationOptions::default()
         };
         let mut config = tulle_envoy::static_config(model, options).or_fail(what)?;
-        if let Some(lua) = self.lua.filter(|_| role == "server") {
-            script(&mut config, lua);
+        if let Some(filter) = self.script.filter()?.filter(|_| role == "server") {
+            insert(&mut config, &filter);
         }
         let text = serde_json::to_string_pretty(&config).or_fail(what)?;
         let name = format!("{}-{role}.json", self.name());
@@ -204,23 +257,16 @@ impl Envoy {
     }
 }
 
-/// Puts a script before the router of every connection manager.
-fn script(config: &mut Value, lua: &str) {
+/// Puts a filter before the router of every connection manager.
+fn insert(config: &mut Value, filter: &Value) {
     match config {
         Value::Object(fields) => {
             if let Some(Value::Array(filters)) = fields.get_mut("http_filters") {
-                let filter = json!({
-                    "name": "envoy.filters.http.lua",
-                    "typed_config": {
-                        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                        "default_source_code": { "inline_string": lua },
-                    },
-                });
-                filters.insert(filters.len().saturating_sub(1), filter);
+                filters.insert(filters.len().saturating_sub(1), filter.clone());
             }
-            fields.values_mut().for_each(|field| script(field, lua));
+            fields.values_mut().for_each(|field| insert(field, filter));
         }
-        Value::Array(all) => all.iter_mut().for_each(|one| script(one, lua)),
+        Value::Array(all) => all.iter_mut().for_each(|one| insert(one, filter)),
         _ => {}
     }
 }
