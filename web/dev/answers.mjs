@@ -33,7 +33,7 @@ export function whyOf(mesh, fromId, toId, at = Date.now() / 1000) {
     policy: denied ? "" : `TrafficTarget/${to}`,
     reason: denied ? "no policy allows it: denied with 403" : `TrafficTarget/${to} allows ${from}`,
     endpoints: b.ready ? [`127.0.3.${10 + b.name.length}:${port}`] : [],
-    mtls: "mutual TLS, both identities verified",
+    mtls: "strict",
     considered: [
       { kind: "TrafficTarget", name: to, outcome: denied ? "does not match: source not listed" : "allows" },
       ...(to === "productpage"

@@ -48,7 +48,7 @@ for (const name of ["graph", "edge", "service", "proxy", "findings", "compare", 
   SHOTS[`${name}-dark`] = { page: name, dark: true };
 for (const name of ["graph", "edge", "services", "service", "proxy", "findings", "why", "compare", "tap", "object"])
   SHOTS[`${name}-narrow`] = { page: name, view: NARROW };
-for (const name of ["graph", "edge", "service", "findings", "certificates"])
+for (const name of ["graph", "edge", "service", "findings", "certificates", "why"])
   SHOTS[`${name}-zh`] = { page: name, zh: true };
 SHOTS.large = { mesh: "large", page: "graph" };
 SHOTS["large-dark"] = { mesh: "large", page: "graph", dark: true };

@@ -283,6 +283,7 @@ export const en = {
   "certificates.of": "Of",
   "certificates.expires": "Expires",
   "certificates.state": "State",
+  "mesh.thisHost": "this host",
   "certificates.where": "Where",
   "certificates.role": "Role",
   "certificates.root": "root",

@@ -284,6 +284,7 @@ export const zh: Record<TextKey, string> = {
   "certificates.of": "属于",
   "certificates.expires": "到期",
   "certificates.state": "状态",
+  "mesh.thisHost": "本机",
   "certificates.where": "位置",
   "certificates.role": "角色",
   "certificates.root": "根",

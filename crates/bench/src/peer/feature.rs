@@ -3,6 +3,7 @@
 
 use super::{Peer, SERVER, Sidecar, Topology, Tulle};
 use crate::failure::Result;
+use crate::load::text;
 use std::path::PathBuf;
 use tulle_model::bootstrap::Bootstrap;
 use tulle_model::resource::{
@@ -107,9 +108,11 @@ pub(super) const FEATURES: [Feature; 21] = [
         what: "a plugin in the server's sidecar that answers itself, with 200 bytes",
         client: |_| {},
         server: |b| {
+            // As the server would, whose answer the load compares.
+            let body = String::from_utf8(text(200)).unwrap_or_default();
             let source =
-                "const body = 'x'.repeat(200); export const onRequest = () => new Response(body)";
-            ruled(b, "/bytes", vec![plugin(source)]);
+                format!("const body = `{body}`; export const onRequest = () => new Response(body)");
+            ruled(b, "/bytes", vec![plugin(&source)]);
         },
     },
     Feature {
