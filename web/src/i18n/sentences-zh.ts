@@ -5,14 +5,12 @@
 
 /** English and Chinese, the more particular first. */
 const PAIRS: [string, string][] = [
-  // Who decides.
+  // Policies and what they decide.
   ["{0}, but {1}", "{0}，但{1}"],
   ["allows", "允许"],
   ["denies", "拒绝"],
   ["would allow (audit only)", "会允许（仅审计）"],
   ["would deny (audit only)", "会拒绝（仅审计）"],
-  ["would allow (audit only): the client's address decides", "会允许（仅审计）：取决于客户端地址"],
-  ["would deny (audit only): the client's address decides", "会拒绝（仅审计）：取决于客户端地址"],
   ["{0}: the client's address decides", "{0}：取决于客户端地址"],
   ["does not match", "不匹配"],
   ["does not match: it refers to something that does not exist", "不匹配：它引用了不存在的对象"],
@@ -43,7 +41,7 @@ const PAIRS: [string, string][] = [
   ["no policy is about it", "没有策略涉及它"],
   ["no policy is about this destination", "没有策略涉及这个目标"],
   ["{0} is not of the trust domain {1}", "{0} 不属于信任域 {1}"],
-  // What a policy asks for.
+  // Demands of a policy.
   ["source not listed", "来源不在列表中"],
   ["it is for workloads of the namespace {0}", "它只针对命名空间 {0} 的工作负载"],
   ["it is for clients of certain addresses", "它只针对特定地址的客户端"],
@@ -64,7 +62,7 @@ const PAIRS: [string, string][] = [
   ["the condition `{0}` is not valid", "条件 `{0!}` 无效"],
   ["its condition does not hold (`when: {0}`)", "它的条件不成立（`when: {0!}`）"],
   ["its condition has no value: {0} (`when: {1}`)", "它的条件没有值：{0}（`when: {1!}`）"],
-  // How it is answered.
+  // Answers to the caller.
   ["denied, the connection is reset", "被拒绝，连接被重置"],
   ["denied with 403", "以 403 拒绝"],
   ["the connection is reset ({0})", "连接被重置（{0}）"],
@@ -75,7 +73,6 @@ const PAIRS: [string, string][] = [
   ["answered with {0}", "以 {0} 应答"],
   ["refused with 403 ({0})", "以 403 拒绝（{0}）"],
   ["{0}: denied, the connection is reset", "{0}：被拒绝，连接被重置"],
-  ["{0}: HTTP is {1}, any other connection is reset", "{0}：HTTP {1}，其他连接被重置"],
   ["HTTP is {0}, any other connection is reset", "HTTP {0}，其他连接被重置"],
   ["no Egress lets it out, and namespace {0} is strict: {1}", "没有 Egress 允许它出去，而命名空间 {0} 为 strict：{1}"],
   [
@@ -92,7 +89,8 @@ const PAIRS: [string, string][] = [
     "没有允许任何人出去的 Egress，而 Mesh 的 spec.allowEgress 为 false：{0}",
   ],
   ["no Egress lets anyone out: {0}", "没有允许任何人出去的 Egress：{0}"],
-  // Where it goes.
+  ["{0}: HTTP is {1}, any other connection is reset", "{0}：HTTP {1}，其他连接被重置"],
+  // Destinations.
   ["backend {0}: {1}", "后端 {0}：{1}"],
   ["service {0} does not exist: {1}", "服务 {0} 不存在：{1}"],
   ["service {0} does not exist", "服务 {0} 不存在"],
@@ -125,7 +123,7 @@ const PAIRS: [string, string][] = [
   ["as TLS, directly", "以 TLS 直接"],
   ["directly", "直接"],
   ["{0} (plaintext)", "{0}（明文）"],
-  // Who is revoked.
+  // Revoked identities.
   ["{0}: every sidecar refuses its certificates", "{0}：所有边车都拒绝它的证书"],
   ["{0}: nobody connects to it", "{0}：没有人连接它"],
   ["{0} is revoked ({1})", "{0} 已吊销（{1!}）"],
@@ -163,7 +161,7 @@ const PAIRS: [string, string][] = [
   ["route", "路由"],
   ["{0} more on {1}, each try {2}", "遇到 {1} 时再试 {0} 次，每次 {2}"],
   ["{0} more on {1}", "遇到 {1} 时再试 {0} 次"],
-  // Several of them.
+  // Sentences that are joined, and lists.
   ["{0}; {1}", "{0}；{1}"],
   ["{0} or {1}", "{0} 或 {1}"],
   ["{0} and {1}", "{0} 和 {1}"],

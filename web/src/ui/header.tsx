@@ -59,7 +59,7 @@ export function Header({ onMenu, menuOpen }: { onMenu: () => void; menuOpen: boo
         <p class="mesh-name" title={`${mesh.trustDomain} · ${mesh.version}`}>
           <b>{mesh.name}</b>
           <span class="muted">
-            {mesh.platform === "host" ? t("mesh.thisHost") : mesh.where}
+            {mesh.platform === "host" ? t("app.thisHost") : mesh.where}
             {coverage.proxies > 0 && ` · ${coverage.reporting}/${coverage.proxies}`}
           </span>
         </p>

@@ -160,6 +160,11 @@ test("sentences within sentences are Chinese, and what somebody wrote stays", ()
       "3 more on connect-failure, reset, each try 1s (TrafficPolicy/a)",
       "遇到 connect-failure, reset 时再试 3 次，每次 1s（TrafficPolicy/a）",
     ],
+    [
+      "no Egress lets it out, and namespace shop is strict: HTTP is denied with 403, any other connection is reset",
+      "没有 Egress 允许它出去，而命名空间 shop 为 strict：HTTP 以 403 拒绝，其他连接被重置",
+    ],
+    ["would deny (audit only): the client's address decides", "会拒绝（仅审计）：取决于客户端地址"],
     ["RateLimit/a: 10 in 1s and 5 at once", "RateLimit/a：1s 内 10 个，突发 5 个"],
     ["10.1.2.3:80 (plaintext)", "10.1.2.3:80（明文）"],
     ["something new", "something new"],
