@@ -6,7 +6,7 @@
 //! sample is, [`stats`] how samples become a table; [`report`] writes the files a person reads.
 //!
 //! Files in the order of a measurement: `args`, `pair` | `seeds` | `sweep` (the studies), `run`,
-//! `peer` (configurations, proofs), `kubernetes` (the studies between pods), `process`, `load`, `results`, `stats`, `budgets`, `report`.
+//! `peer` (configurations, proofs), `payload`, `kubernetes` (the studies between pods), `process`, `load`, `results`, `stats`, `budgets`, `report`.
 
 pub mod args;
 pub mod baseline;
@@ -21,6 +21,7 @@ pub mod janitor;
 pub mod kubernetes;
 pub mod load;
 pub mod pair;
+pub mod payload;
 pub mod peer;
 pub mod process;
 pub mod report;

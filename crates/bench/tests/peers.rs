@@ -151,7 +151,7 @@ impl Setup {
     }
 
     fn ask(&mut self, count: u64) {
-        let answered = String::from_utf8(tulle_bench::load::text(200)).unwrap();
+        let answered = String::from_utf8(tulle_bench::payload::text(200)).unwrap();
         let expected = match self.peer.name() {
             "tulle+plugin-body" => "Xk",
             "tulle+plugin-answers" => &answered,

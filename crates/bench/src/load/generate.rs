@@ -2,8 +2,9 @@
 
 use super::client::{Load, Pattern, Report};
 use super::engine::Engine;
-use super::{handshakes, storm, text};
+use super::{handshakes, storm};
 use crate::failure::{Failure, OrFail, Result};
+use crate::payload::text;
 use std::io::Write;
 
 /// `tulle-bench internal load LOAD`, the load as JSON. It says `begin` and `end` (or `holding`) on standard

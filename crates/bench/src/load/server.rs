@@ -1,7 +1,7 @@
 //! The server behind the sidecars: bodies from memory, one thread, one read and one write a request.
 
-use super::{LONGEST, text};
 use crate::failure::{OrFail, Result};
+use crate::payload::{LONGEST, text};
 use clap::Args;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Registry, Token};

@@ -4,7 +4,8 @@
 //! `saturated-10KB-64c` or `rate-1000-8c`.
 
 use super::Options;
-use crate::load::{Beside, LONGEST, Pattern};
+use crate::load::{Beside, Pattern};
+use crate::payload::LONGEST;
 use crate::peer::Mode;
 use crate::results::Scenario;
 use std::time::Duration;

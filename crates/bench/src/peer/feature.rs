@@ -3,7 +3,7 @@
 
 use super::{Peer, SERVER, Sidecar, Topology, Tulle};
 use crate::failure::Result;
-use crate::load::text;
+use crate::payload::text;
 use std::path::PathBuf;
 use tulle_model::bootstrap::Bootstrap;
 use tulle_model::resource::{
