@@ -52,6 +52,30 @@ interface PluginParty {
   readonly address: string;
 }
 
+/** Type of `export const configSchema`: words of JSON Schema (2020-12) that are checked before the plugin starts. */
+interface PluginConfigSchema {
+  type?: string | string[];
+  enum?: unknown[];
+  const?: unknown;
+  properties?: Record<string, PluginConfigSchema | boolean>;
+  required?: string[];
+  additionalProperties?: PluginConfigSchema | boolean;
+  items?: PluginConfigSchema | boolean;
+  minimum?: number;
+  maximum?: number;
+  exclusiveMinimum?: number;
+  exclusiveMaximum?: number;
+  minLength?: number;
+  maxLength?: number;
+  pattern?: string;
+  minItems?: number;
+  maxItems?: number;
+  title?: string;
+  description?: string;
+  default?: unknown;
+  examples?: unknown[];
+}
+
 interface PluginContext<Config = any> {
   /** `config` of the Plugin; null: it has none. */
   readonly config: Config;

@@ -19,7 +19,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tulle_bench::load::{Beside, Errors, Load, Pattern, Report, Serve, decode, run, serve, text};
+use tulle_bench::load::{Beside, Errors, Load, Pattern, Report, Serve, decode, run, serve};
+use tulle_bench::payload::text;
 use waits::{holds_within, pause};
 
 const BYTES: usize = 200;
