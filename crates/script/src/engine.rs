@@ -432,6 +432,11 @@ fn begin(
     let install: Function<'_> = prelude.get("default").map_err(say)?;
     let made: Object<'_> = install.call((host, config)).map_err(say)?;
     let plugin = evaluate(ctx, &program.name, &program.source)?;
+    let schema: Value<'_> = plugin.get("configSchema").map_err(say)?;
+    if !schema.is_undefined() {
+        let configured: Function<'_> = made.get("configured").map_err(say)?;
+        let () = configured.call((schema,)).map_err(say)?;
+    }
     let mut exported = Vec::new();
     for hook in Hook::ALL {
         let value: Value<'_> = plugin.get(hook.name()).map_err(say)?;

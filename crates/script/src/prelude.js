@@ -102,6 +102,48 @@ for (const name of ["eval", "Function", "Atomics", "SharedArrayBuffer", "BigInt"
 }
 for (const name of ["getBigInt64", "getBigUint64", "setBigInt64", "setBigUint64"]) delete DataView.prototype[name];
 
+// What a plugin exports as `configSchema` says what its configuration may be, in these words of JSON Schema (2020-12). Another word
+// is refused: a demand that nobody checks would be none.
+const kindOf = (value) => (value === null ? "null" : isArray(value) ? "array" : typeof value);
+const kinds = (value) => (kindOf(value) === "number" && Number.isInteger(value) ? ["integer", "number"] : [kindOf(value)]);
+const fits = {
+  type: (value, wanted) => [wanted].flat().some((kind) => kinds(value).includes(kind)),
+  enum: (value, wanted) => wanted.some((one) => stringify(one) === stringify(value)),
+  const: (value, wanted) => stringify(wanted) === stringify(value),
+  minimum: (value, least) => typeof value !== "number" || value >= least,
+  maximum: (value, most) => typeof value !== "number" || value <= most,
+  exclusiveMinimum: (value, least) => typeof value !== "number" || value > least,
+  exclusiveMaximum: (value, most) => typeof value !== "number" || value < most,
+  minLength: (value, least) => typeof value !== "string" || [...value].length >= least,
+  maxLength: (value, most) => typeof value !== "string" || [...value].length <= most,
+  pattern: (value, pattern) => typeof value !== "string" || new RegExp(pattern, "u").test(value),
+  minItems: (value, least) => !isArray(value) || value.length >= least,
+  maxItems: (value, most) => !isArray(value) || value.length <= most,
+  required: (value, names) => kindOf(value) !== "object" || names.every((name) => Object.hasOwn(value, name)),
+};
+const NOTES = ["$schema", "$comment", "title", "description", "default", "examples"];
+const INNER = ["properties", "additionalProperties", "items"];
+const demand = (value, schema, at) => {
+  if (schema === true) return;
+  if (schema === false) throw new Wrong(`${at} is not known`);
+  if (kindOf(schema) !== "object") throw new Wrong(`configSchema of ${at}: expected an object, true or false`);
+  for (const [word, wanted] of Object.entries(schema)) {
+    const test = Object.hasOwn(fits, word) ? fits[word] : undefined;
+    if (test === undefined && ![...NOTES, ...INNER].includes(word)) {
+      const known = [...Object.keys(fits), ...INNER, ...NOTES].join(", ");
+      throw new Wrong(`configSchema of ${at}: ${word} is not known here; there are ${known}`);
+    }
+    if (test && !test(value, wanted)) throw new Wrong(`${at} is ${stringify(value)}, but its ${word} is ${stringify(wanted)}`);
+  }
+  const { properties = {}, additionalProperties = true, items = true } = schema;
+  if (kindOf(value) === "object") {
+    for (const [name, one] of Object.entries(value)) {
+      demand(one, Object.hasOwn(properties, name) ? properties[name] : additionalProperties, `${at}.${name}`);
+    }
+  }
+  if (isArray(value)) value.forEach((one, place) => demand(one, items, `${at}[${place}]`));
+};
+
 export default function install(host, config) {
   const bytesOf = (body) => {
     if (body === undefined || body === null) return new Uint8Array(0);
@@ -456,6 +498,8 @@ export default function install(host, config) {
   return {
     // The function that runs a hook, which the plugin exports. With one hook nothing is left of a call that another may want.
     runs: (name, hook, alone) => made[name](hook, alone ? newContext : sameContext),
+    // Whether the configuration is what the plugin says that it takes.
+    configured: (schema) => demand(config, schema, "config"),
     // What a hook has returned, if that is something.
     returned(call, name, result) {
       if (typeof result?.then !== "function") return end(call, name, result);

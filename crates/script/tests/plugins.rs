@@ -313,6 +313,121 @@ fn what_is_thrown_is_told_with_its_place() {
 }
 
 #[test]
+fn a_plugin_says_what_its_configuration_may_be() {
+    let start = |schema: &str, config: &str| {
+        let source =
+            format!("export const configSchema = {schema};\nexport const onRequest = () => {{}}");
+        let program = Program::read("plugin.js", &source).unwrap();
+        ScriptEngine::start(&program, config, &ScriptLimits::default()).map(drop)
+    };
+    let schema = "{
+        $schema: 'https://json-schema.org/draft/2020-12/schema', description: 'limits by tenant',
+        type: 'object', required: ['tenants'], additionalProperties: false,
+        properties: {
+            tenants: { type: 'object', additionalProperties: { type: 'integer', minimum: 1, exclusiveMaximum: 100 } },
+            mode: { enum: ['count', 'refuse', { other: 1 }] },
+            names: { type: ['array', 'null'], minItems: 1, maxItems: 2,
+                     items: { type: 'string', pattern: '^[a-zä]+$', minLength: 2, maxLength: 3 } },
+            share: { type: 'number', maximum: 1, exclusiveMinimum: 0 },
+            version: { const: 2 },
+            anything: true,
+        },
+    }";
+    for good in [
+        r#"{"tenants": {}}"#,
+        r#"{"tenants": {"a": 1, "b": 99, "c": 2.0}, "mode": {"other": 1}, "names": ["abc", "dä"], "share": 0.5}"#,
+        r#"{"tenants": {}, "names": null, "share": 1, "version": 2, "anything": [1, {"b": null}]}"#,
+    ] {
+        start(schema, good).unwrap_or_else(|why| panic!("{good}: {why}"));
+    }
+    for (bad, told) in [
+        ("null", r#"config is null, but its type is "object""#),
+        ("[]", r#"config is [], but its type is "object""#),
+        ("{}", r#"config is {}, but its required is ["tenants"]"#),
+        (
+            r#"{"tenants": {}, "tenant": 1}"#,
+            "config.tenant is not known",
+        ),
+        (
+            r#"{"tenants": {"red": "2"}}"#,
+            r#"config.tenants.red is "2", but its type is "integer""#,
+        ),
+        (
+            r#"{"tenants": {"red": 1.5}}"#,
+            r#"config.tenants.red is 1.5, but its type is "integer""#,
+        ),
+        (
+            r#"{"tenants": {"red": 0}}"#,
+            "config.tenants.red is 0, but its minimum is 1",
+        ),
+        (
+            r#"{"tenants": {"red": 100}}"#,
+            "but its exclusiveMaximum is 100",
+        ),
+        (r#"{"tenants": {}, "mode": "none"}"#, "but its enum is"),
+        (
+            r#"{"tenants": {}, "names": []}"#,
+            "config.names is [], but its minItems is 1",
+        ),
+        (
+            r#"{"tenants": {}, "names": ["ab", "ab", "ab"]}"#,
+            "but its maxItems is 2",
+        ),
+        (
+            r#"{"tenants": {}, "names": ["ab", "A1"]}"#,
+            "config.names[1] is \"A1\", but its pattern is",
+        ),
+        (
+            r#"{"tenants": {}, "names": ["a"]}"#,
+            "but its minLength is 2",
+        ),
+        (
+            r#"{"tenants": {}, "names": ["abcd"]}"#,
+            "but its maxLength is 3",
+        ),
+        (r#"{"tenants": {}, "share": 1.1}"#, "but its maximum is 1"),
+        (
+            r#"{"tenants": {}, "share": 0}"#,
+            "but its exclusiveMinimum is 0",
+        ),
+        (r#"{"tenants": {}, "version": 1}"#, "but its const is 2"),
+    ] {
+        let failed = start(schema, bad).unwrap_err();
+        assert!(failed.text.contains(told), "{bad}: {failed}");
+    }
+    // What a name inherits is no demand and no property.
+    start(
+        "{ properties: {} , additionalProperties: true }",
+        r#"{"toString": 1}"#,
+    )
+    .unwrap();
+    for (schema, told) in [
+        (
+            "{ oneOf: [] }",
+            "configSchema of config: oneOf is not known here",
+        ),
+        ("{ toString: 1 }", "toString is not known here"),
+        ("5", "expected an object, true or false"),
+        ("{ properties: { a: null } }", "configSchema of config.a"),
+        ("{ pattern: '(' }", "SyntaxError"),
+    ] {
+        let config = if schema.contains("pattern") {
+            r#""x""#
+        } else {
+            r#"{"a": 1}"#
+        };
+        let failed = start(schema, config).unwrap_err();
+        assert!(failed.text.contains(told), "{schema}: {failed}");
+    }
+    assert!(
+        start("false", "null")
+            .unwrap_err()
+            .text
+            .contains("config is not known")
+    );
+}
+
+#[test]
 fn what_is_the_proxys_stays_the_proxys() {
     for (name, value) in [
         ("Host", "b"),
