@@ -1,10 +1,10 @@
-//! The variables of Tulle's own expressions: what is known of a request, of who sends it and of its response.
+//! The variables of Tulle's own expressions: what is known of a request, of who sends it, of its tokens and of its response.
 
 use crate::scope::{Scope, Variable};
 use crate::types::Type;
 
 /// All variables; those of a response last.
-pub static VARIABLES: [(&str, Type); 18] = [
+pub static VARIABLES: [(&str, Type); 19] = [
     ("request.method", Type::String),
     ("request.path", Type::String),
     ("request.query", Type::String),
@@ -19,19 +19,26 @@ pub static VARIABLES: [(&str, Type); 18] = [
     ("destination.identity", Type::String),
     ("destination.service", Type::String),
     ("destination.port", Type::Int),
+    ("jwt.claims", Type::Dyn),
     ("response.code", Type::Int),
     ("response.reason", Type::String),
     ("response.duration", Type::Int),
     ("response.size", Type::Int),
 ];
 
-/// Where those of a response begin.
-const RESPONSE: usize = 14;
+/// Where that of tokens stands; those of a response begin behind it.
+const JWT: usize = 14;
 
 /// The variables of a request: those that conditions and values before the response can use.
 #[must_use]
 pub fn scope() -> Scope<'static> {
-    Scope::new(VARIABLES.get(..RESPONSE).unwrap_or_default())
+    Scope::new(VARIABLES.get(..JWT).unwrap_or_default())
+}
+
+/// The variables of a request and its tokens, for policies: the sidecar or gateway that they are for checks the tokens.
+#[must_use]
+pub fn policy_scope() -> Scope<'static> {
+    Scope::new(VARIABLES.get(..=JWT).unwrap_or_default())
 }
 
 /// The variables of a request and its response, for the access log.
@@ -68,14 +75,16 @@ pub const DESTINATION_IDENTITY: Variable = Variable(11);
 pub const DESTINATION_SERVICE: Variable = Variable(12);
 /// Its port.
 pub const DESTINATION_PORT: Variable = Variable(13);
+/// Claims of the token that came with the request: a map, empty where none came.
+pub const CLAIMS: Variable = Variable(14);
 /// Status of the response.
-pub const RESPONSE_CODE: Variable = Variable(14);
+pub const RESPONSE_CODE: Variable = Variable(15);
 /// The reason why Tulle itself answered; empty: it did not.
-pub const RESPONSE_REASON: Variable = Variable(15);
+pub const RESPONSE_REASON: Variable = Variable(16);
 /// Time from the first byte of the request to the last of the response in milliseconds.
-pub const RESPONSE_DURATION: Variable = Variable(16);
+pub const RESPONSE_DURATION: Variable = Variable(17);
 /// Length of the response's body in bytes.
-pub const RESPONSE_SIZE: Variable = Variable(17);
+pub const RESPONSE_SIZE: Variable = Variable(18);
 
 #[cfg(test)]
 mod tests {
@@ -98,6 +107,7 @@ mod tests {
             (DESTINATION_IDENTITY, "destination.identity"),
             (DESTINATION_SERVICE, "destination.service"),
             (DESTINATION_PORT, "destination.port"),
+            (CLAIMS, "jwt.claims"),
             (RESPONSE_CODE, "response.code"),
             (RESPONSE_REASON, "response.reason"),
             (RESPONSE_DURATION, "response.duration"),

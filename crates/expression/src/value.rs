@@ -65,7 +65,8 @@ impl<'v> Value<'v> {
     }
 
     /// The same value without a copy of what it holds.
-    pub(crate) fn borrowed(&'v self) -> Self {
+    #[must_use]
+    pub fn borrowed(&'v self) -> Self {
         match self {
             Self::Null => Self::Null,
             Self::Bool(value) => Self::Bool(*value),

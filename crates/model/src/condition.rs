@@ -6,12 +6,13 @@ use crate::identity::SpiffeId;
 use tulle_expression::{Error, Expression, Type, Value, Variable, request};
 
 /// Variables of a request that nothing keeps until it is logged.
-const NOT_KEPT: [(Variable, &str); 5] = [
+const NOT_KEPT: [(Variable, &str); 6] = [
     (request::HEADERS, "request.headers"),
     (request::SOURCE_NAMESPACE, "source.namespace"),
     (request::SOURCE_SERVICE, "source.service"),
     (request::SOURCE_ADDRESS, "source.address"),
     (request::DESTINATION_PORT, "destination.port"),
+    (request::CLAIMS, "jwt.claims"),
 ];
 
 /// Compiles a condition about a request.
@@ -20,6 +21,14 @@ const NOT_KEPT: [(Variable, &str); 5] = [
 /// Says where it is wrong, and what.
 pub fn condition(source: &str) -> Result<Expression, Error> {
     Expression::compile(source, &request::scope(), &Type::Bool)
+}
+
+/// Compiles a condition of a policy, which may read the claims of tokens, too.
+///
+/// # Errors
+/// Says where it is wrong, and what.
+pub fn policy(source: &str) -> Result<Expression, Error> {
+    Expression::compile(source, &request::policy_scope(), &Type::Bool)
 }
 
 /// Compiles a text that is made of a request.

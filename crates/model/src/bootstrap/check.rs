@@ -253,7 +253,7 @@ impl Bootstrap {
                     for (k, source) in m.when.iter().enumerate() {
                         condition::check(
                             &at.key("when").index(k),
-                            condition::condition(source),
+                            condition::policy(source),
                             report,
                         );
                     }

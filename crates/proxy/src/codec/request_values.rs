@@ -23,6 +23,15 @@ pub trait Parties {
     fn port(&self) -> u16;
 }
 
+/// The tokens of a request, for who asks for their claims.
+pub trait Claims {
+    /// The claims as a map; empty: no token came.
+    ///
+    /// # Errors
+    /// They cannot be told: a token is not valid, or more than one came.
+    fn claims(&self) -> Result<Value<'_>, NoValue>;
+}
+
 /// A request with one reading of its path.
 #[derive(Clone, Copy)]
 pub struct RequestValues<'a> {
@@ -36,6 +45,8 @@ pub struct RequestValues<'a> {
     pub head: &'a [u8],
     /// Caller and destination; `None`: they are not known here.
     pub parties: Option<&'a dyn Parties>,
+    /// Its tokens; `None`: they are not known here.
+    pub claims: Option<&'a dyn Claims>,
 }
 
 impl Input for RequestValues<'_> {
@@ -68,6 +79,7 @@ impl Input for RequestValues<'_> {
             }
             request::DESTINATION_SERVICE => Value::string(parties()?.service()),
             request::DESTINATION_PORT => Value::Int(parties()?.port().into()),
+            request::CLAIMS => self.claims.ok_or(NoValue::Absent)?.claims()?,
             other => {
                 let value = condition::of_source(other, parties()?.source());
                 return value.ok_or(NoValue::Absent);
@@ -154,6 +166,7 @@ mod tests {
             authority: b"Ratings.Example.:9080",
             head: head.as_bytes(),
             parties: Some(&Between),
+            claims: None,
         };
         expression.value(&values).map(|value| match value {
             Value::String(text) => text.into_owned(),

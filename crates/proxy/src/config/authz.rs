@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tulle_expression::NoValue;
+use tulle_model::condition;
 use tulle_model::identity::SpiffeId;
 use tulle_model::network::Network;
 use tulle_model::resource::{self, Action};
@@ -33,6 +34,8 @@ pub struct CallerPolicy {
     denies: Vec<Arc<Rule>>,
     allows: Vec<Arc<Rule>>,
     audits: Vec<Arc<Rule>>,
+    /// Whether a rule reads the claims of tokens.
+    reads_claims: bool,
 }
 
 struct Rule {
@@ -159,7 +162,12 @@ impl Policy {
         let allows: &[_] = if self.permissive { &[] } else { &self.allows };
         let mut judging = self.denies.iter().chain(allows);
         let by_path = judging.find(|r| r.conditions.look_at_paths() && r.covers(caller.port));
+        let all = self.denies.iter().chain(allows).chain(&self.audits);
+        let reads_claims = all
+            .filter(|r| r.covers(caller.port))
+            .any(|r| r.conditions.read_claims());
         CallerPolicy {
+            reads_claims,
             permissive,
             plaintext: plaintext && !self.admits_plaintext(caller.port, caller.address),
             by_path: by_path.cloned(),
@@ -225,6 +233,11 @@ impl CallerPolicy {
         })
     }
 
+    /// Whether one of its rules reads the claims of tokens.
+    pub fn reads_claims(&self) -> bool {
+        self.reads_claims
+    }
+
     /// Whether a CONNECT that [`Self::judge`] allows may open a tunnel to the application. Nobody
     /// judges the bytes in the tunnel, and an application that is no proxy may take them for
     /// requests.
@@ -277,8 +290,8 @@ fn names(rules: &[resource::PolicyRule]) -> Vec<Arc<str>> {
 
 impl Rule {
     fn compile(rule: &resource::PolicyRule, name: Arc<str>) -> Result<Self, String> {
-        let conditions =
-            Conditions::compile(&rule.matches).map_err(|e| format!("{}: {e}", rule.name))?;
+        let conditions = Conditions::compile(&rule.matches, condition::policy)
+            .map_err(|e| format!("{}: {e}", rule.name))?;
         Ok(Self {
             name,
             denies: rule.action.denies(),

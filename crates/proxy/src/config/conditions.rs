@@ -6,12 +6,12 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::plain_path::{self, Reading};
-use crate::codec::request_values::{Parties, RequestValues};
+use crate::codec::request_values::{Claims, Parties, RequestValues};
 use crate::config::route::matching::HostMatch;
 use regex::bytes::Regex;
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use tulle_expression::{Expression, NoValue, request};
+use tulle_expression::{Error, Expression, NoValue, request};
 use tulle_model::letter_case::folded;
 use tulle_model::pattern;
 use tulle_model::resource::{self, PathMatch};
@@ -31,6 +31,8 @@ pub struct Request<'a> {
     pub head: &'a [u8],
     /// Caller and destination; `None`: they are not known here.
     pub parties: Option<&'a dyn Parties>,
+    /// Claims of its tokens; `None`: nobody reads them, or nothing checks tokens here.
+    pub claims: Option<&'a dyn Claims>,
     /// How servers read the path, once a rule has looked at it.
     reading: OnceCell<Reading>,
 }
@@ -79,6 +81,7 @@ impl<'a> Request<'a> {
             authority,
             head,
             parties: None,
+            claims: None,
             reading: OnceCell::new(),
         }
     }
@@ -87,6 +90,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn between(mut self, parties: &'a dyn Parties) -> Self {
         self.parties = Some(parties);
+        self
+    }
+
+    /// The request with the claims of its tokens.
+    #[must_use]
+    pub fn with_claims(mut self, claims: &'a dyn Claims) -> Self {
+        self.claims = Some(claims);
         self
     }
 
@@ -103,6 +113,7 @@ impl<'a> Request<'a> {
             authority: self.authority,
             head: self.head,
             parties: self.parties,
+            claims: self.claims,
         }
     }
 
@@ -112,13 +123,16 @@ impl<'a> Request<'a> {
 }
 
 impl Conditions {
-    /// Compiles alternatives.
+    /// Compiles alternatives; `when` compiles a condition in CEL, with the names that it may use here.
     ///
     /// # Errors
-    /// A regular expression is not valid.
-    pub fn compile(matches: &[resource::PolicyMatch]) -> Result<Self, String> {
-        let alternatives: Result<_, String> = matches.iter().map(Alternative::compile).collect();
-        Ok(Self(alternatives?))
+    /// A regular expression or a condition is not valid.
+    pub fn compile(
+        matches: &[resource::PolicyMatch],
+        when: fn(&str) -> Result<Expression, Error>,
+    ) -> Result<Self, String> {
+        let alternatives = matches.iter().map(|m| Alternative::compile(m, when));
+        Ok(Self(alternatives.collect::<Result<_, String>>()?))
     }
 
     /// Whether there are no conditions, so that every request matches.
@@ -130,6 +144,12 @@ impl Conditions {
     pub fn look_at_paths(&self) -> bool {
         let mut all = self.0.iter();
         all.any(|a| !a.paths.is_empty() || a.when.iter().any(|w| w.reads(request::PATH)))
+    }
+
+    /// Whether a condition reads the claims of tokens.
+    pub fn read_claims(&self) -> bool {
+        let mut when = self.0.iter().flat_map(|a| &a.when);
+        when.any(|condition| condition.reads(request::CLAIMS))
     }
 
     /// Why a condition in CEL has no value for a request.
@@ -181,7 +201,10 @@ impl Conditions {
 }
 
 impl Alternative {
-    fn compile(m: &resource::PolicyMatch) -> Result<Self, String> {
+    fn compile(
+        m: &resource::PolicyMatch,
+        when: fn(&str) -> Result<Expression, Error>,
+    ) -> Result<Self, String> {
         let paths = patterns(m, <[u8]>::to_vec, pattern::compile)?;
         let folded = match m.ignore_case {
             true => patterns(m, folded, pattern::compile_any_case)?,
@@ -200,11 +223,10 @@ impl Alternative {
             headers.push((header.name.to_ascii_lowercase(), value));
         }
         let any = m.methods.iter().any(|m| m == "*");
-        let when = m.when.iter().map(|source| {
-            tulle_model::condition::condition(source).map_err(|e| format!("when: {e}"))
-        });
+        let conditions = m.when.iter();
+        let conditions = conditions.map(|source| when(source).map_err(|e| format!("when: {e}")));
         Ok(Self {
-            when: when.collect::<Result<_, _>>()?,
+            when: conditions.collect::<Result<_, _>>()?,
             methods: if any { Vec::new() } else { m.methods.clone() },
             hosts: m.hosts.iter().map(|h| HostMatch::new(h)).collect(),
             paths,
@@ -376,7 +398,7 @@ mod tests {
     use resource::{HeaderMatch, PolicyMatch};
 
     fn conditions(m: PolicyMatch) -> Conditions {
-        Conditions::compile(&[m]).unwrap()
+        Conditions::compile(&[m], tulle_model::condition::condition).unwrap()
     }
 
     fn get<'a>(path: &'a str, head: &'a [u8]) -> Request<'a> {

@@ -4,6 +4,7 @@ use crate::config::conditions::{Conditions, Request};
 use crate::config::route::matching::HostMatch;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use tulle_model::condition;
 use tulle_model::identity::SpiffeId;
 use tulle_model::network::Network;
 use tulle_model::resource::{self, EgressPort, Protocol, Target};
@@ -140,7 +141,7 @@ impl Rule {
             hosts: rule.hosts.iter().map(|h| HostMatch::new(h)).collect(),
             networks: rule.networks.clone(),
             ports: rule.ports.clone(),
-            conditions: Conditions::compile(&rule.matches)?,
+            conditions: Conditions::compile(&rule.matches, condition::condition)?,
         })
     }
 

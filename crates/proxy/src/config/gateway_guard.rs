@@ -1,8 +1,9 @@
 //! Demands of a gateway on clients outside the mesh: policies about their addresses, and the rules
 //! of a listener about their requests.
 
-use crate::config::authz::{Caller, Policy, Request};
+use crate::config::authz::{Caller, CallerPolicy, Policy, Request};
 use crate::config::inbound_rules::InboundRules;
+use crate::config::token_claims;
 use crate::filter::Filters;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reason::{Failure, Reason};
@@ -64,7 +65,7 @@ impl Guard {
         request: &Request<'_>,
     ) -> Result<(), Failure> {
         match &self.policy {
-            Some(policy) => judge(policy, metrics, client, Some(request)),
+            Some(policy) => judge_request(policy, Some(self), metrics, client, request),
             None => Ok(()),
         }
     }
@@ -79,7 +80,8 @@ impl Guard {
         client: &GatewayClient<'_>,
     ) -> Result<(), Failure> {
         if let Some(policy) = &self.policy {
-            judge(policy, metrics, client, None)?;
+            let caller_policy = policy.caller_policy(&caller(client));
+            judge(policy, &caller_policy, metrics, client, None)?;
         }
         match &self.rules {
             Some(rules) if rules.authenticate() => {
@@ -125,17 +127,33 @@ impl Guard {
     }
 }
 
-/// Checks whether a policy admits a client; `request` is `None` for opaque bytes.
+/// Checks whether a policy admits a request: a listener's, or that of a route behind it. `guard`: the listener's demands,
+/// which say how tokens are checked.
 ///
 /// # Errors
 /// It does not admit it.
-pub fn judge(
+pub fn judge_request(
     policy: &Policy,
+    guard: Option<&Guard>,
+    metrics: &Metrics,
+    client: &GatewayClient<'_>,
+    request: &Request<'_>,
+) -> Result<(), Failure> {
+    let caller_policy = policy.caller_policy(&caller(client));
+    let rules = guard.and_then(|g| g.rules.as_deref());
+    token_claims::judge(caller_policy.reads_claims(), rules, request, |request| {
+        judge(policy, &caller_policy, metrics, client, Some(request))
+    })
+}
+
+/// Checks whether a policy admits a client; `request` is `None` for opaque bytes.
+fn judge(
+    policy: &Policy,
+    caller_policy: &CallerPolicy,
     metrics: &Metrics,
     client: &GatewayClient<'_>,
     request: Option<&Request<'_>>,
 ) -> Result<(), Failure> {
-    let caller_policy = policy.caller_policy(&caller(client));
     for rule in caller_policy.audited(request) {
         metrics.audited(rule);
     }
@@ -151,20 +169,26 @@ pub fn judge(
     })
 }
 
-/// Adds the names of audit rules that match.
+/// Adds the names of audit rules that match. See [`judge_request`].
 pub fn audited(
     policy: &Policy,
+    guard: Option<&Guard>,
     client: &GatewayClient<'_>,
     request: &Request<'_>,
     names: &mut String,
 ) {
     let caller_policy = policy.caller_policy(&caller(client));
-    for name in caller_policy.audited(Some(request)) {
-        if !names.is_empty() {
-            names.push_str(", ");
+    let rules = guard.and_then(|g| g.rules.as_deref());
+    // A bad token is refused where the request is judged.
+    let _ = token_claims::judge(caller_policy.reads_claims(), rules, request, |request| {
+        for name in caller_policy.audited(Some(request)) {
+            if !names.is_empty() {
+                names.push_str(", ");
+            }
+            names.push_str(name);
         }
-        names.push_str(name);
-    }
+        Ok(())
+    });
 }
 
 /// Describes a client of a gateway, which is known by its address alone.

@@ -5,7 +5,7 @@ use crate::config::conditions::{Conditions, Request};
 use crate::filter::Filters;
 use crate::filter::plugin::Configured;
 use std::sync::Arc;
-use tulle_model::resource;
+use tulle_model::{condition, resource};
 
 /// Rules of a port.
 pub struct InboundRules {
@@ -38,7 +38,7 @@ impl InboundRules {
             let compiled = || {
                 Ok(Rule {
                     name: rule.name.clone(),
-                    conditions: Conditions::compile(&rule.matches)?,
+                    conditions: Conditions::compile(&rule.matches, condition::condition)?,
                     filters: Filters::compile(filters, false)?,
                 })
             };

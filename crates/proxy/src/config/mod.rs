@@ -11,4 +11,5 @@ pub(crate) mod inbound_rules;
 pub mod path_readings;
 pub mod route;
 pub mod snapshot;
+pub(crate) mod token_claims;
 pub(crate) mod traffic;

@@ -85,11 +85,12 @@ impl GatewayContext {
             return Err(outbound::unmatched(view));
         };
         if let Some(policy) = &found.rule.policy {
-            gateway_guard::judge(
+            gateway_guard::judge_request(
                 policy,
+                listener.guard.as_deref(),
                 &worker.metrics,
                 &self.as_client(),
-                Some(&judged(view)),
+                &judged(view),
             )?;
         }
         let mut decision = outbound::follow(worker, config, &found, None)?;
@@ -120,7 +121,8 @@ impl GatewayContext {
         let of_route = found.and_then(|f| f.rule.policy.as_deref());
         let of_listener = listener.guard.as_ref().and_then(|g| g.policy());
         for policy in of_listener.into_iter().chain(of_route) {
-            gateway_guard::audited(policy, &self.as_client(), &judged(view), &mut names);
+            let guard = listener.guard.as_deref();
+            gateway_guard::audited(policy, guard, &self.as_client(), &judged(view), &mut names);
         }
         names
     }
@@ -219,11 +221,12 @@ impl GatewayContext {
             listener: &listener.name,
         };
         match outbound::find(&gateway.routes, entrance, view)?.map(|f| &f.rule.policy) {
-            Some(Some(policy)) => gateway_guard::judge(
+            Some(Some(policy)) => gateway_guard::judge_request(
                 policy,
+                listener.guard.as_deref(),
                 &worker.metrics,
                 &self.as_client(),
-                Some(&judged(view)),
+                &judged(view),
             ),
             _ => Ok(()),
         }

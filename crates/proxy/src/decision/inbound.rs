@@ -7,6 +7,7 @@ use crate::config::authz;
 use crate::config::authz::{Caller, CallerPolicy, Denial};
 use crate::config::inbound_rules::InboundRules;
 use crate::config::snapshot::Inbound;
+use crate::config::token_claims;
 use crate::filter::ext_authz::Asker;
 use crate::telemetry::metrics::{Labels, Reporter, RequestSeries};
 use crate::telemetry::reason::{Failure, Reason};
@@ -65,6 +66,14 @@ struct Cached {
     /// The peer's certificate was revoked: its connection is cut, and earlier requests are not
     /// answered either.
     revoked: bool,
+}
+
+impl Cached {
+    /// Whether a rule of the policy reads the claims of tokens.
+    fn reads_claims(&self) -> bool {
+        let policy = self.caller_policy.as_ref();
+        policy.is_some_and(|policy| policy.reads_claims())
+    }
 }
 
 /// The failure before the first configuration.
@@ -203,11 +212,16 @@ impl InboundContext {
         view: &RequestView<'_>,
     ) -> Result<Decision, Failure> {
         let request = judged(view);
-        let app = self.allow(worker, config, Some(&request))?;
-        let (series, rules) = self.cached(worker, config, |c| (c.http.clone(), c.rules.clone()));
-        if view.head.method == Method::Connect {
-            self.allow_tunnel(config, &request, rules.as_deref())?;
-        }
+        let (series, rules, reads_claims) = self.cached(worker, config, |c| {
+            (c.http.clone(), c.rules.clone(), c.reads_claims())
+        });
+        let app = token_claims::judge(reads_claims, rules.as_deref(), &request, |request| {
+            let app = self.allow(worker, config, Some(request))?;
+            if view.head.method == Method::Connect {
+                self.allow_tunnel(config, request, rules.as_deref())?;
+            }
+            Ok(app)
+        })?;
         let filters = match rules {
             None => None,
             Some(rules) => rules
@@ -425,12 +439,19 @@ impl InboundContext {
         config: &WorkerConfig,
         view: &RequestView<'_>,
     ) -> String {
-        let Some(caller_policy) = self.cached(worker, config, |c| c.caller_policy.clone()) else {
+        let (caller_policy, rules) = self.cached(worker, config, |c| {
+            (c.caller_policy.clone(), c.rules.clone())
+        });
+        let Some(caller_policy) = caller_policy else {
             return String::new();
         };
-        let request = judged(view);
-        let rules = caller_policy.audited(Some(&request));
-        rules.map(|n| &**n).collect::<Vec<_>>().join(", ")
+        let reads_claims = caller_policy.reads_claims();
+        let named = token_claims::judge(reads_claims, rules.as_deref(), &judged(view), |request| {
+            let names = caller_policy.audited(Some(request));
+            Ok(names.map(|n| &**n).collect::<Vec<_>>().join(", "))
+        });
+        // A bad token is refused where the request is judged.
+        named.unwrap_or_default()
     }
 
     /// See [`ConnectionContext::series`].

@@ -35,6 +35,7 @@ impl<'a> RequestView<'a> {
             authority: self.head.authority.slice(self.bytes),
             head: self.forwarded,
             parties: Some(self.parties),
+            claims: None,
         }
     }
 }

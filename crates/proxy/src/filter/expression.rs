@@ -49,6 +49,7 @@ fn values<'a>(draft: &'a Draft<'_>, parties: &'a dyn Parties) -> RequestValues<'
         authority: draft.field("host").unwrap_or_default(),
         head: draft.head(),
         parties: Some(parties),
+        claims: None,
     }
 }
 

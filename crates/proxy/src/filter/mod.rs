@@ -201,6 +201,14 @@ impl Filters {
         })
     }
 
+    /// Those that check tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = &Jwt> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Jwt(jwt) => Some(&**jwt),
+            _ => None,
+        })
+    }
+
     /// Plugins among them.
     pub fn plugins(&self) -> impl Iterator<Item = &Arc<Configured>> {
         self.steps.iter().filter_map(|step| match step {

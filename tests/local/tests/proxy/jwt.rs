@@ -28,10 +28,18 @@ impl Issuer {
 
     /// A token that is good for so many seconds.
     fn token(&self, seconds: i64) -> String {
+        self.token_with(seconds, json!({}))
+    }
+
+    /// The same with further claims.
+    fn token_with(&self, seconds: i64, further: Value) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let exp = i64::try_from(now.as_secs()).unwrap() + seconds;
-        let claims =
+        let mut claims =
             json!({ "iss": "https://issuer", "aud": "ratings", "exp": exp, "sub": "anna" });
+        for (name, value) in further.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
         let header = json!({ "alg": "ES256", "kid": "1", "typ": "JWT" });
         let signed = format!(
             "{}.{}",
@@ -43,16 +51,20 @@ impl Issuer {
     }
 }
 
-fn pair(app: &Server, issuer: &Issuer, matches: Value) -> Pair {
+fn rule(issuer: &Issuer, matches: Value, optional: bool) -> Value {
     let jwt = json!({ "jwt": {
         "name": "AuthenticationPolicy/users",
         "providers": [{
             "issuer": "https://issuer", "audiences": ["ratings"], "jwks": issuer.jwks(),
             "claimHeaders": [{ "claim": "sub", "header": "x-user" }],
         }],
+        "optional": optional,
     }});
-    let rule =
-        json!({ "name": "AuthenticationPolicy/users", "matches": matches, "filters": [jwt] });
+    json!({ "name": "AuthenticationPolicy/users", "matches": matches, "filters": [jwt] })
+}
+
+fn pair(app: &Server, issuer: &Issuer, matches: Value) -> Pair {
+    let rule = rule(issuer, matches, false);
     Pair::with(app.address(), |client, server| {
         (client, server.set("/inbound/ports/0/rules", json!([rule])))
     })
@@ -188,4 +200,124 @@ fn opaque_connections_do_not_pass_what_is_demanded_of_requests() {
         }
         assert_eq!(app.received_text(), "", "{protocol}");
     }
+}
+
+/// Two sidecars whose server's policy allows by the claims of a token.
+fn pair_by_claims(app: &Server, issuer: &Issuer, optional: bool, when: &str) -> Pair {
+    let rules = json!([rule(issuer, json!([]), optional)]);
+    let allow = json!({ "name": "AuthorizationPolicy/team", "anyIdentity": true,
+                        "matches": [{ "when": [when] }] });
+    Pair::with(app.address(), |client, server| {
+        let policy = json!({ "permissive": false, "rules": [allow] });
+        (
+            client,
+            server
+                .set("/inbound/ports/0/rules", rules)
+                .set("/inbound/policy", policy),
+        )
+    })
+}
+
+#[test]
+fn a_policy_allows_by_the_claims_of_a_token() {
+    let app = Server::echo();
+    let issuer = Issuer::new();
+    let when = "jwt.claims.sub == 'anna' && 'admin' in jwt.claims.groups && jwt.claims.level >= 3";
+    let pair = pair_by_claims(&app, &issuer, false, when);
+    let ask = |token: &str| {
+        let response = pair.ask("/", &format!("Authorization: Bearer {token}\r\n"));
+        (response.status(), response.text())
+    };
+    let with = |claims: Value| issuer.token_with(600, claims);
+    let admin = with(json!({ "groups": ["users", "admin"], "level": 3.5 }));
+    // The second time the token is known.
+    for _ in 0..2 {
+        assert_eq!(ask(&admin).0, 200, "{}", ask(&admin).1);
+    }
+    // Longer than what is kept with a token.
+    let long = with(json!({ "groups": ["admin"], "level": 3, "text": "x".repeat(4000) }));
+    for _ in 0..2 {
+        assert_eq!(ask(&long).0, 200);
+    }
+    for (what, claims) in [
+        ("another group", json!({ "groups": ["users"], "level": 3 })),
+        ("another level", json!({ "groups": ["admin"], "level": 2 })),
+        ("another type", json!({ "groups": "admin", "level": 3 })),
+        ("no groups", json!({ "level": 3 })),
+        (
+            "another user",
+            json!({ "groups": ["admin"], "level": 3, "sub": "otto" }),
+        ),
+    ] {
+        let (status, text) = ask(&with(claims));
+        assert_eq!(status, 403, "{what}: {text}");
+        assert!(text.contains("AuthorizationPolicy/team"), "{what}: {text}");
+    }
+    let received = app.received_text();
+    // A client without a good token hears that it needs one.
+    let forged = Issuer::new().token_with(600, json!({ "groups": ["admin"], "level": 3 }));
+    let expired = issuer.token_with(-61, json!({ "groups": ["admin"], "level": 3 }));
+    for (what, token) in [
+        ("forged", forged),
+        ("expired", expired),
+        ("none", String::new()),
+    ] {
+        let fields = match token.is_empty() {
+            true => String::new(),
+            false => format!("Authorization: Bearer {token}\r\n"),
+        };
+        let response = pair.ask("/", &fields);
+        assert_eq!(response.status(), 401, "{what}");
+        let challenge = response.header("www-authenticate");
+        assert!(
+            challenge.starts_with("Bearer realm="),
+            "{what}: {challenge}"
+        );
+    }
+    assert_eq!(app.received_text(), received, "nothing of it came through");
+}
+
+#[test]
+fn without_a_token_there_are_no_claims_where_it_is_optional() {
+    let app = Server::echo();
+    let issuer = Issuer::new();
+    let when = "!has(jwt.claims.sub) || jwt.claims.sub == 'anna'";
+    let pair = pair_by_claims(&app, &issuer, true, when);
+    assert_eq!(pair.ask("/", "").status(), 200);
+    let ask = |claims: Value| {
+        let token = issuer.token_with(600, claims);
+        pair.ask("/", &format!("Authorization: Bearer {token}\r\n"))
+    };
+    assert_eq!(ask(json!({})).status(), 200);
+    let response = ask(json!({ "sub": "otto" }));
+    assert_eq!(response.status(), 403, "{}", response.text());
+}
+
+#[test]
+fn what_denies_by_claims_denies_where_they_cannot_be_told() {
+    let app = Server::echo();
+    let issuer = Issuer::new();
+    let deny = json!({ "name": "AuthorizationPolicy/guests", "action": "deny", "anyIdentity": true,
+                       "matches": [{ "when": ["jwt.claims.role == 'guest'"] }] });
+    let pair = Pair::with(app.address(), |client, server| {
+        let policy = json!({ "permissive": true, "rules": [deny] });
+        (
+            client,
+            server
+                .set(
+                    "/inbound/ports/0/rules",
+                    json!([rule(&issuer, json!([]), true)]),
+                )
+                .set("/inbound/policy", policy),
+        )
+    });
+    let ask = |claims: Value| {
+        let token = issuer.token_with(600, claims);
+        pair.ask("/", &format!("Authorization: Bearer {token}\r\n"))
+    };
+    assert_eq!(ask(json!({ "role": "user" })).status(), 200);
+    assert_eq!(ask(json!({ "role": "guest" })).status(), 403);
+    // A claim that is missing has no value, and what has none denies.
+    assert_eq!(ask(json!({})).status(), 403);
+    assert_eq!(pair.ask("/", "").status(), 403);
 }

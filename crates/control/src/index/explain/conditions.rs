@@ -9,7 +9,7 @@ use tulle_model::condition;
 /// sidecar.
 pub(super) fn hold(conditions: &[String], call: &Call<'_>, denies: bool) -> Result<(), String> {
     for source in conditions {
-        let Ok(condition) = condition::condition(source) else {
+        let Ok(condition) = condition::policy(source) else {
             return Err(format!("the condition `{source}` is not valid"));
         };
         match condition.condition(&Asked(call)) {
@@ -17,6 +17,9 @@ pub(super) fn hold(conditions: &[String], call: &Call<'_>, denies: bool) -> Resu
             Err(_) if denies => {}
             _ if condition.reads(request::HEADERS) => {
                 return Err(format!("headers decide (`when: {source}`)"));
+            }
+            _ if condition.reads(request::CLAIMS) => {
+                return Err(format!("the claims of its token decide (`when: {source}`)"));
             }
             Ok(false) => return Err(format!("its condition does not hold (`when: {source}`)")),
             Err(none) => {

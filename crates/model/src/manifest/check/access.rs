@@ -19,6 +19,7 @@ use crate::network::Network;
 use crate::pattern;
 use crate::resource::PathMatch;
 use std::collections::HashSet;
+use tulle_expression::{Error, Expression};
 
 pub(in crate::manifest) fn authorization_policy(
     policy: &Manifest<AuthorizationPolicySpec>,
@@ -47,7 +48,7 @@ pub(in crate::manifest) fn authorization_policy(
             }
         }
         if let Some(to) = &rule.to {
-            http_conditions(&at.key("to"), to, report);
+            http_conditions(&at.key("to"), to, condition::policy, report);
         }
         let denies = policy.action.as_deref() == Some("Deny");
         ignore_case(&at.key("ignoreCase"), rule, denies, report);
@@ -130,7 +131,13 @@ fn principal(at: &Path, id: &str, report: &mut Report) {
     }
 }
 
-fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
+/// `compile` knows the names that `when` may use.
+fn http_conditions(
+    at: &Path,
+    to: &HttpConditions,
+    compile: fn(&str) -> Result<Expression, Error>,
+    report: &mut Report,
+) {
     if *to == HttpConditions::default() {
         let problem =
             "expected `ports`, `methods`, `paths`, `headers`, `hosts` or `when`, found none";
@@ -151,7 +158,7 @@ fn http_conditions(at: &Path, to: &HttpConditions, report: &mut Report) {
         host(&at.key("hosts").index(i), name, report);
     }
     if let Some(when) = &to.when {
-        condition::check(&at.key("when"), condition::condition(when), report);
+        condition::check(&at.key("when"), compile(when), report);
     }
 }
 
@@ -188,7 +195,7 @@ pub(in crate::manifest) fn rate_limit(limit: &Manifest<RateLimitSpec>, report: &
     }
     for (i, rule) in limit.rules.iter().enumerate() {
         let at = at.key("rules").index(i);
-        http_conditions(&at.key("to"), &rule.to, report);
+        http_conditions(&at.key("to"), &rule.to, condition::condition, report);
         any_case(
             &at.key("ignoreCase"),
             rule.ignore_case,

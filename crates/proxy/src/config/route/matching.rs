@@ -33,6 +33,7 @@ impl<'a> Request<'a> {
             authority: self.authority,
             head: self.head,
             parties: self.parties,
+            claims: None,
         };
         condition.condition(&values) == Ok(true)
     }

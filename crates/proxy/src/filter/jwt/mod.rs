@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use token::{BadToken, Claims, Token};
+use tulle_expression::Value;
 use tulle_http1::{is_field_name, is_field_value};
 use tulle_model::resource::{self, is_protected_header};
 
@@ -30,6 +31,9 @@ const REMEMBERED: usize = 512;
 const ONE_WORD_SCHEMES: [&str; 3] = ["basic", "negotiate", "ntlm"];
 /// Schemes whose credentials are parameters.
 const PARAMETER_SCHEMES: [&str; 5] = ["digest", "hoba", "mutual", "scram-sha-1", "scram-sha-256"];
+/// Longest claims kept with a valid token, in bytes of JSON; values take more. Longer ones are read again for each request
+/// whose policy asks for them.
+const KEPT_CLAIMS: usize = 2048;
 /// Longest value of a header made from a claim; a longer one is left out.
 const MAX_CLAIM: usize = 4096;
 
@@ -61,6 +65,15 @@ struct Verified {
     provider: usize,
     expires: f64,
     add: Arc<[(String, Vec<u8>)]>,
+    /// Its claims; `None`: nobody has asked for them, or they are long.
+    claims: Option<Arc<Value<'static>>>,
+}
+
+/// What is wanted of a token that is valid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Headers,
+    Claims,
 }
 
 /// Why a request does not pass.
@@ -118,7 +131,7 @@ impl Jwt {
     /// A token is missing or invalid; the failure is the answer.
     pub fn check(&self, draft: &mut Draft<'_>, now: SystemTime) -> Result<(), Failure> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let verified = self.verify(draft.head(), now.as_secs_f64());
+        let verified = self.verify(draft.head(), now.as_secs_f64(), Wanted::Headers);
         let verified = verified.map_err(|trouble| self.refuse(trouble))?;
         let mut drop: Vec<&str> = self.claim_headers.iter().map(String::as_str).collect();
         let mut add: Vec<(&str, &[u8])> = Vec::new();
@@ -142,11 +155,27 @@ impl Jwt {
         Ok(())
     }
 
-    fn verify(&self, head: &[u8], now: f64) -> Result<Vec<Verified>, Trouble> {
+    /// The claims of each token in a request's head, as maps.
+    ///
+    /// # Errors
+    /// A token is missing or invalid; the failure is the answer.
+    pub fn claims(
+        &self,
+        head: &[u8],
+        now: SystemTime,
+    ) -> Result<Vec<Arc<Value<'static>>>, Failure> {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let verified = self.verify(head, now.as_secs_f64(), Wanted::Claims);
+        let verified = verified.map_err(|trouble| self.refuse(trouble))?;
+        Ok(verified.into_iter().filter_map(|v| v.claims).collect())
+    }
+
+    fn verify(&self, head: &[u8], now: f64, wanted: Wanted) -> Result<Vec<Verified>, Trouble> {
         let mut verified = Vec::new();
         for header in &self.token_headers {
             if let Some(token) = token_of(head, header)? {
-                verified.push(self.verify_one(header, token, now).map_err(Trouble::Bad)?);
+                let one = self.verify_one(header, token, now, wanted);
+                verified.push(one.map_err(Trouble::Bad)?);
             }
         }
         if verified.is_empty() && !self.optional {
@@ -155,13 +184,20 @@ impl Jwt {
         Ok(verified)
     }
 
-    fn verify_one(&self, header: &str, token: &[u8], now: f64) -> Result<Verified, BadToken> {
+    fn verify_one(
+        &self,
+        header: &str,
+        token: &[u8],
+        now: f64,
+        wanted: Wanted,
+    ) -> Result<Verified, BadToken> {
         if token.len() > token::MAX_BYTES {
             return Err(BadToken::TooLong);
         }
         let key = digest_of(header, token);
         if let Some(known) = self.good().get(&key)
             && now < known.expires
+            && (wanted == Wanted::Headers || known.claims.is_some())
         {
             return Ok(known.clone());
         }
@@ -182,8 +218,11 @@ impl Jwt {
                         provider: index,
                         expires: claims.expires(),
                         add: provider.headers(claims),
+                        claims: (wanted == Wanted::Claims).then(|| Arc::new(claims.value())),
                     };
-                    self.remember(key, verified.clone(), now);
+                    let mut kept = verified.clone();
+                    kept.claims = kept.claims.filter(|_| token.claims_bytes() <= KEPT_CLAIMS);
+                    self.remember(key, kept, now);
                     return Ok(verified);
                 }
                 Err(bad) => trouble = bad,

@@ -7,7 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt;
+use tulle_expression::{self as expression, List};
 
 /// Longest token.
 pub const MAX_BYTES: usize = 16 * 1024;
@@ -55,6 +57,7 @@ pub struct Token<'a> {
     signature: Vec<u8>,
     header: Header,
     claims: Claims,
+    claims_bytes: usize,
 }
 
 // A repeated name is an error here; unknown names are ignored.
@@ -97,13 +100,21 @@ impl<'a> Token<'a> {
         if header.crit.is_some() {
             return Err(BadToken::Critical);
         }
-        let claims = serde_json::from_slice(&decoded(claims)?).map_err(|_| BadToken::Malformed)?;
+        let claims = decoded(claims)?;
+        let claims_bytes = claims.len();
+        let claims = serde_json::from_slice(&claims).map_err(|_| BadToken::Malformed)?;
         Ok(Self {
+            claims_bytes,
             signed,
             signature: decoded(signature)?,
             header,
             claims: Claims(claims),
         })
+    }
+
+    /// Length of the claims as JSON.
+    pub fn claims_bytes(&self) -> usize {
+        self.claims_bytes
     }
 
     /// `iss`, as the token says.
@@ -180,6 +191,11 @@ impl Claims {
             }
     }
 
+    /// The claims as a map for expressions.
+    pub fn value(&self) -> expression::Value<'static> {
+        object(&self.0)
+    }
+
     /// Returns a claim as text for a header: `name`, or `outer.inner` for nested claims. Lists and
     /// objects are JSON.
     pub fn text(&self, name: &str) -> Option<String> {
@@ -193,5 +209,30 @@ impl Claims {
             Value::String(text) => Some(text.clone()),
             other => Some(other.to_string()),
         }
+    }
+}
+
+fn object(entries: &serde_json::Map<String, Value>) -> expression::Value<'static> {
+    let text = |text: &String| expression::Value::String(Cow::Owned(text.clone()));
+    let entry = |(name, value): (&String, &Value)| (text(name), expressible(value));
+    expression::Value::Map(List::Owned(entries.iter().map(entry).collect()))
+}
+
+fn expressible(value: &Value) -> expression::Value<'static> {
+    match value {
+        Value::Null => expression::Value::Null,
+        Value::Bool(value) => expression::Value::Bool(*value),
+        // Expressions compare numbers by their value, whatever they are kept as.
+        Value::Number(number) => number
+            .as_i64()
+            .map(expression::Value::Int)
+            .or_else(|| number.as_u64().map(expression::Value::Uint))
+            .or_else(|| number.as_f64().map(expression::Value::Double))
+            .unwrap_or(expression::Value::Null),
+        Value::String(text) => expression::Value::String(Cow::Owned(text.clone())),
+        Value::Array(items) => {
+            expression::Value::List(List::Owned(items.iter().map(expressible).collect()))
+        }
+        Value::Object(entries) => object(entries),
     }
 }
