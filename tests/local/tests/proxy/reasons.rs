@@ -81,6 +81,15 @@ fn every_code_is_documented_and_provoked_here() {
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
     let documented: BTreeSet<_> = rows.map(|r| r.split_once('`').unwrap().0).collect();
     assert_eq!(codes, documented, "docs/reasons.md");
+    // Whoever is on call finds each of them, too.
+    let incidents = include_str!("../../../../docs/incidents.md");
+    let (_, by_code) = incidents.split_once("\n## Act by the code\n").unwrap();
+    for code in codes {
+        assert!(
+            by_code.contains(&format!("`{code}`")),
+            "docs/incidents.md lacks {code}"
+        );
+    }
 }
 
 /// Asserts that the proxy records the answer as the client got it.
