@@ -1,4 +1,4 @@
-//! Shows a URL that opens a session of the console: in a browser where there is a screen, else as text.
+//! Shows the URL of a page, such as one that opens a session of the console: in a browser where there is a screen, else as text.
 
 use crate::args::cluster::Dashboard;
 use crate::failure::Result;
@@ -33,6 +33,15 @@ pub(crate) fn present(url: &str, ttl_seconds: u32, args: &Dashboard) -> Result<(
         false => format!("open the dashboard within {ttl_seconds} s: {url}"),
     });
     Ok(())
+}
+
+/// Opens a page of files, or prints its URL.
+pub(crate) fn show(url: &str, print_url: bool) {
+    let opened = !print_url && has_screen() && open(url);
+    match opened {
+        true => line(&format!("the documentation opens in your browser: {url}")),
+        false => line(url),
+    }
 }
 
 /// The name that the console shows for whoever runs this command.

@@ -153,6 +153,14 @@ Examples:
   tulle dashboard prometheus --port 9090
   tulle dashboard monitoring/grafana:http";
 
+/// `tulle docs`
+pub(crate) const DOCS: &str = "\
+Examples:
+  tulle docs                       open the first page in a browser
+  tulle docs reasons               open the page of reason codes
+  tulle docs --language zh         open them in Chinese
+  tulle docs kubernetes/install --print-url";
+
 /// `tulle metrics`
 pub(crate) const METRICS: &str = "\
 Examples:

@@ -12,6 +12,7 @@ mod check;
 mod client;
 mod controller;
 mod data_plane;
+mod docs;
 mod down;
 mod examples;
 mod exec;
@@ -183,6 +184,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Plugin(command) = &cli.command {
         return plugin::plugin(command);
     }
+    if let Command::Docs(args) = &cli.command {
+        docs::docs(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Command::Prove(args) = &cli.command
         && !args.files.is_empty()
     {
@@ -295,6 +300,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         | Command::Completions { .. }
         | Command::Import(_)
         | Command::Plugin(_)
+        | Command::Docs(_)
         | Command::Install(_)
         | Command::Uninstall(_)
         | Command::Upgrade(_)

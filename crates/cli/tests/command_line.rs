@@ -297,3 +297,60 @@ spec:
     assert_eq!(mesh.tulle(&["import", "osm", "/no/such/file"]).code, 1);
     assert_eq!(mesh.tulle(&["import", "kuma", "whole.yaml"]).code, 64);
 }
+
+/// The program as an installation has it, with a page and a browser that writes down what it is to open.
+#[test]
+fn the_documentation_beside_the_program_opens_in_a_browser() {
+    let mesh = Mesh::new();
+    let installed = mesh.path().join("usr/local");
+    let program = installed.join("bin/tulle");
+    let html = installed.join("share/doc/tulle/html");
+    for directory in [&installed.join("bin"), &html.join("en"), &html.join("zh")] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    std::fs::copy(env!("CARGO_BIN_EXE_tulle"), &program).unwrap();
+    let docs = |language: &str, more: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.arg("docs").args(more).env_remove("DISPLAY");
+        command.env_remove("LC_ALL").env_remove("LC_MESSAGES");
+        Answer::from_output(command.env("LANG", language).output().unwrap())
+    };
+    let missing = docs("C", &[]);
+    assert_eq!(missing.code, 1, "{missing:?}");
+    let place = html.display().to_string();
+    assert!(
+        missing.err.contains(&place) && missing.err.contains("make docs"),
+        "{missing:?}"
+    );
+
+    std::fs::write(html.join("en/index.html"), "").unwrap();
+    std::fs::write(html.join("zh/index.html"), "").unwrap();
+    for (language, more, page) in [
+        ("C", &[][..], "en/index.html"),
+        ("zh_CN.UTF-8", &[], "zh/index.html"),
+        ("zh_CN.UTF-8", &["--language", "en"], "en/index.html"),
+    ] {
+        let said = docs(language, more);
+        assert_eq!(said.out, format!("file://{place}/{page}\n"), "{said:?}");
+    }
+    let wrong = docs("C", &["no-such-page"]);
+    assert_eq!(wrong.code, 64, "{wrong:?}");
+
+    let browser = mesh.write(
+        "xdg-open",
+        "#!/bin/sh\necho \"$1\" >opened.part && mv opened.part opened\n",
+    );
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(browser, mode).unwrap();
+    let path = format!("{}:/usr/bin:/bin", mesh.path().display());
+    let mut command = std::process::Command::new(&program);
+    command
+        .args(["docs", "--language", "zh"])
+        .env("DISPLAY", ":0");
+    let said = command.env("PATH", path).current_dir(mesh.path()).output();
+    assert_eq!(Answer::from_output(said.unwrap()).code, 0);
+    let opened = mesh.path().join("opened");
+    common::eventually("the browser is started", || opened.exists());
+    let opened = std::fs::read_to_string(opened).unwrap();
+    assert_eq!(opened, format!("file://{place}/zh/index.html\n"));
+}

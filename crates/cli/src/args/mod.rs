@@ -167,6 +167,9 @@ pub(crate) enum Command {
     Support(cluster::Support),
     /// Print the versions of this command and of the controller
     Version(Version),
+    /// Open the documentation that is on this host, in English or Chinese
+    #[command(after_help = examples::DOCS)]
+    Docs(Docs),
     /// Measure the data plane beside its peers
     #[command(disable_help_flag = true)]
     Bench {
@@ -184,6 +187,26 @@ pub(crate) enum Command {
         /// Shell to complete in
         shell: Shell,
     },
+}
+
+/// `tulle docs`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Docs {
+    /// Page, by its name, such as reasons or features/access (default: the first one)
+    pub(crate) page: Option<String>,
+    /// Language (default: Chinese if LANG says so, else English)
+    #[arg(long)]
+    pub(crate) language: Option<Language>,
+    /// Print nothing but the URL, and open no browser
+    #[arg(long)]
+    pub(crate) print_url: bool,
+}
+
+/// Languages of the documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Language {
+    En,
+    Zh,
 }
 
 /// Shells of Linux; every other one would be in the program, too.
