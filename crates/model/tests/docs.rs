@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tulle_model::bootstrap::Bootstrap;
 use tulle_model::identity::SpiffeId;
 use tulle_model::manifest::{Object, kinds, parse, validate_set};
@@ -138,6 +138,63 @@ fn manifest_examples_are_accepted_and_use_every_field() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Returns the pages below a directory.
+fn pages_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages_below(&path, found);
+        } else if path.extension().is_some_and(|e| e == "md") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether a document is an object of a kind that Tulle reads. Some pages show parts of one, Kubernetes' own kinds, and files
+/// of other programs.
+fn is_object(document: &str) -> bool {
+    let after = |key: &str| {
+        let mut lines = document.lines().filter_map(|line| line.strip_prefix(key));
+        lines
+            .next()
+            .map(|rest| rest.split('#').next().unwrap().trim().to_owned())
+    };
+    let kind = after("kind: ").unwrap_or_default();
+    let groups = ["tulle.dev/", "gateway.networking.k8s.io/", "smi-spec.io/"];
+    let version = after("apiVersion: ").unwrap_or_default();
+    groups.iter().any(|group| version.contains(group)) && kinds().any(|known| known == kind)
+}
+
+#[test]
+fn every_object_of_every_page_is_accepted() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = vec![root.join("README.md")];
+    pages_below(&root.join("docs"), &mut files);
+    pages_below(&root.join("demo"), &mut files);
+    let mut seen = BTreeSet::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let name = file.strip_prefix(&root).unwrap().display().to_string();
+        for document in yaml_blocks(&text)
+            .iter()
+            .flat_map(|block| block.split("\n---\n"))
+        {
+            if is_object(document) {
+                let read = parse(&name, document);
+                assert!(read.is_ok(), "{name}: {:?}\n{document}", read.unwrap_err());
+                seen.insert(name.clone());
+            }
+        }
+    }
+    for page in [
+        "docs/access-log.md",
+        "docs/kubernetes.md",
+        "docs/kubernetes/gateways.md",
+    ] {
+        assert!(seen.contains(page), "{page}: {seen:?}");
+    }
 }
 
 #[test]

@@ -211,6 +211,24 @@ mod tests {
         }
     }
 
+    /// Blocks without a kind are files of values.
+    #[test]
+    fn values_of_the_documentation_are_accepted() {
+        let mut seen = 0;
+        for page in ["install", "rights"] {
+            let page = std::fs::read_to_string(format!("../../docs/kubernetes/{page}.md")).unwrap();
+            for block in page.split("```yaml\n").skip(1) {
+                let block = block.split("```").next().unwrap();
+                if !block.contains("kind:") {
+                    let value = file(block).unwrap_or_else(|why| panic!("{block}: {why}"));
+                    assert!(choice(&[value]).is_ok(), "{block}");
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen > 2, "{seen}");
+    }
+
     #[test]
     fn one_value_is_set() {
         let set = |text| one(text).map_err(|failure| failure.to_string());
