@@ -52,16 +52,19 @@ BUILT := target/release/.built
 GATE = TULLE_PROXY=target/release/tulle-proxy target/debug/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
 
+# The generator of the documentation's pages, without its server, which nobody needs here.
+MDBOOK := mdbook 0.5.4 --no-default-features --features search
+
 # Runs tests several at once and writes down what each takes; `make times` shows it.
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web bench study-quick images fuzz test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-stress
 
 .DEFAULT_GOAL := help
 .PHONY: help demo observability build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
 	study-quick gate \
-	conformance conformance-short conformance-kube account images fuzz web console-short clean
+	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
 help: ## this list
 	@echo "make TARGET:"
@@ -103,7 +106,7 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	$(PROGRAMS) && $(PROXY) && wait $$oha
 	TULLE_RELEASE=1 $(SUITE) test
 	cargo test --workspace --locked --doc --quiet
-	for tests in scripts/suite scripts/account scripts/language tests/conformance tests/images; do \
+	for tests in scripts/suite scripts/account scripts/language scripts/docs tests/conformance tests/images; do \
 		python3 -B -m unittest discover --quiet --start-directory $$tests || exit 1; \
 	done
 
@@ -134,7 +137,7 @@ check-all: ## every tier, hours; build/results.md is one page of results and tim
 times: ## what each target and test took here when it last ran
 	@$(SUITE) times $(CI_TIER)
 
-lint: ## format, clippy, which module may import which, language, licences, banned crates
+lint: ## format, clippy, which module may import which, language, links of the documentation, licences, banned crates
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	cargo fmt --all --check
@@ -142,6 +145,7 @@ lint: ## format, clippy, which module may import which, language, licences, bann
 	cargo clippy --package tulle-proxy --no-default-features --locked -- -D warnings
 	cargo test --package tests-house --locked --quiet
 	python3 -B scripts/language
+	python3 -B scripts/docs check
 	@scripts/check-dependencies.sh
 
 bench: ## both studies and the pair beside real peers, in minutes: bench-out/
@@ -210,11 +214,13 @@ fuzz: ## every fuzz target for 60 s
 	@$(RUST)
 	scripts/fuzz.sh
 
-web: ## the console's page: types, lint, tests with Chromium (also on a mesh that is up), and that the committed build is what web/ makes (Node 20)
+web: ## the console's page: types, lint, tests with Chromium (also on a mesh that is up, and of the documentation), and that the committed build is what web/ makes (Node 20)
 	@$(PACKAGES) chromium
 	web/check.sh --browser
 	$(IN_IMAGES)
 	cd web && node --test --test-reporter=spec test/mesh/*.test.mjs
+	$(MAKE) --no-print-directory docs
+	cd web && node --test --test-reporter=spec test/docs/*.test.mjs
 
 # Its tests ask more of the machine than the others of the CI tier: without Node 20 they are left out.
 console-short: ## the console's story in Chromium, on a mesh that is up (Node 20)
@@ -222,6 +228,12 @@ console-short: ## the console's story in Chromium, on a mesh that is up (Node 20
 	echo "note: the console's story is skipped: it needs Node 20"; else \
 	$(PACKAGES) chromium && $(IN_IMAGES) && web/check.sh --install && \
 	cd web && SHORT=1 node --test --test-reporter=spec test/mesh/story.test.mjs; fi
+
+docs: ## the documentation as pages, English and Chinese, in build/docs, with all links checked
+	@$(PACKAGES) $(BUILD_PACKAGES) python3
+	@$(RUST)
+	python3 -B scripts/docs check
+	mdbook=$$(scripts/cargo-tool.sh $(MDBOOK)) && python3 -B scripts/docs build "$$mdbook"
 
 clean: ## remove what was built
 	cargo clean
