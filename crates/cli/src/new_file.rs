@@ -34,4 +34,13 @@ impl<'a> NewFile<'a> {
     pub(crate) fn replace(self) -> io::Result<()> {
         fs::rename(&self.temp, self.file)
     }
+
+    /// Puts it in the other's place, also for whoever looks after a power cut: the content is on the disk
+    /// before the name is, and both are when this returns.
+    pub(crate) fn replace_durably(self) -> io::Result<()> {
+        let directory = self.file.parent().map(Path::to_owned);
+        self.out.sync_all()?;
+        self.replace()?;
+        directory.map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    }
 }

@@ -52,7 +52,6 @@ impl Kept {
         let mut new = NewFile::create(&self.0).or_fail(what)?;
         let text = enrolled.to_cache();
         new.out.write_all(text.as_bytes()).or_fail(what)?;
-        new.out.sync_all().or_fail(what)?;
-        new.replace().or_fail(what)
+        new.replace_durably().or_fail(what)
     }
 }

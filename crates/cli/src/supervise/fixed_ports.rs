@@ -86,7 +86,7 @@ impl FixedPorts {
         let mut new = NewFile::create(&self.file)?;
         new.out
             .write_all(&serde_json::to_vec_pretty(&*self.owners.borrow())?)?;
-        new.replace()
+        new.replace_durably()
     }
 }
 

@@ -63,12 +63,17 @@ impl Embedded {
             }
         }
         drop((meta, read));
-        Ok(Self {
+        Ok(Self::over(database))
+    }
+
+    /// A store in a database that has its tables.
+    pub(super) fn over(database: Database) -> Self {
+        Self {
             database,
             order: Mutex::new(()),
             commits: broadcast::Sender::new(WATCH_BACKLOG),
             failure: watch::Sender::new(None),
-        })
+        }
     }
 
     /// Tells once that a write failed. From then on the file can be read, perhaps, but not written
@@ -145,6 +150,24 @@ fn create(path: &Path) -> Result<(), StoreError> {
     options.write(true).create_new(true).mode(0o600);
     options.open(&draft).map_err(io)?;
     let database = Database::create(&draft).map_err(|e| open_error(&draft, e))?;
+    make_tables(&database)?;
+    drop(database);
+    fs::rename(&draft, path).map_err(io)?;
+    let mut directories = path.ancestors().skip(1);
+    if let Some(directory) = directories.next() {
+        let directory = File::open(directory).map_err(io)?;
+        directory.sync_all().map_err(io)?;
+    }
+    // They may be as new as the file, and whoever made them did not wait for the disk. One that this user
+    // cannot open was there before.
+    for directory in directories {
+        let _ = File::open(directory).and_then(|directory| directory.sync_all());
+    }
+    Ok(())
+}
+
+/// Makes the tables of a new database.
+pub(super) fn make_tables(database: &Database) -> Result<(), StoreError> {
     let transaction = database.begin_write().map_err(writing)?;
     {
         transaction.open_table(OBJECTS).map_err(writing)?;
@@ -153,14 +176,7 @@ fn create(path: &Path) -> Result<(), StoreError> {
         meta.insert("format", FORMAT).map_err(writing)?;
         meta.insert("revision", 0).map_err(writing)?;
     }
-    transaction.commit().map_err(writing)?;
-    drop(database);
-    fs::rename(&draft, path).map_err(io)?;
-    if let Some(directory) = path.parent() {
-        let directory = File::open(directory).map_err(io)?;
-        directory.sync_all().map_err(io)?;
-    }
-    Ok(())
+    transaction.commit().map_err(writing)
 }
 
 fn unusable(path: &Path, reason: &dyn std::fmt::Display) -> StoreError {

@@ -276,4 +276,6 @@ impl fmt::Debug for Write {
 }
 
 #[cfg(test)]
+mod power_cut;
+#[cfg(test)]
 mod tests;
