@@ -4,6 +4,7 @@ use crate::args::Down;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::paths::Paths;
+use crate::proc::ProcessId;
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::state::RunState;
 use crate::supervise::{Lock, janitor};
@@ -59,6 +60,25 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
     Ok(())
 }
 
+/// Clears up if no supervisor lives. One that does is left alone: an init system also comes here when its
+/// own could not start because of another.
+pub(crate) fn clear_up(paths: &Paths) -> Result<()> {
+    if !paths.run.is_dir() || Lock::holder(paths).is_some_and(ProcessId::is_alive) {
+        return Ok(());
+    }
+    // The next supervisor waits for it as well, but only while the file says that there is one.
+    let state = RunState::read(paths).ok().flatten();
+    if let Some(janitor) = state.and_then(|s| s.janitor.id) {
+        wait(JANITOR_TIME, || !janitor.is_alive());
+    }
+    let _lock = Lock::take(paths)?;
+    let removed = janitor::clear(paths)?;
+    if !removed.is_nothing() {
+        line(&format!("removed what the mesh had left: {removed}"));
+    }
+    Ok(())
+}
+
 fn wait(time: Duration, done: impl Fn() -> bool) -> bool {
     let until = Instant::now() + time;
     while !done() {
@@ -91,7 +111,12 @@ fn purge(paths: &Paths) -> Result<()> {
             return Err(e).or_fail(|| format!("cannot remove {}", directory.display()));
         }
     }
-    for file in [paths.fixed_ports(), paths.host_identity()] {
+    let files = [
+        paths.fixed_ports(),
+        paths.host_identity(),
+        paths.service_record(),
+    ];
+    for file in files {
         if let Err(e) = std::fs::remove_file(&file)
             && e.kind() != std::io::ErrorKind::NotFound
         {

@@ -42,6 +42,21 @@ Examples:
   tulle restart ratings            wait until it answers again
   tulle restart reviews            restart a service's workloads one after another";
 
+/// `tulle service install`
+pub(crate) const SERVICE_INSTALL: &str = "\
+Examples:
+  tulle service install /etc/tulle/mesh.yaml --now
+  tulle service install /etc/tulle/mesh.yaml --dry-run     print the unit
+  tulle service install mesh.yaml --loopback --log-file /var/log/tulle.log";
+
+/// `tulle service`
+pub(crate) const SERVICE: &str = "\
+Examples:
+  tulle service status -o json
+  tulle service reload             as `systemctl reload tulle` does
+  tulle service upgrade            after new programs were installed
+  tulle service uninstall          the CA and stored objects stay";
+
 /// `tulle secret tls`
 pub(crate) const SECRET: &str = "\
 Examples:

@@ -41,6 +41,8 @@ mod prove;
 mod proxies;
 mod restart;
 mod secret;
+mod service;
+mod service_record;
 mod status;
 mod supervise;
 mod token;
@@ -136,6 +138,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             up::up(&which_mesh::paths(global)?, global, &up)?;
         }
         Internal::Controller(args) => controller::main(args)?,
+        Internal::ClearUp { global } => down::clear_up(&which_mesh::paths(global)?)?,
         Internal::ClusterController { settings } => kube::controller::main(settings)?,
         Internal::Redirect(args) => kube::redirect::main(args)?,
         Internal::ControlStream => {
@@ -233,6 +236,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let host = Host::running(&up()?);
             run_to_end(async { apply::apply(objects(), host, &manifests).await })?;
         }
+        Command::Service(command) => return service::service(&paths, &cli.global, command),
         Command::Restart(args) => {
             up()?;
             run_to_end(async { restart::restart(&paths, objects(), args).await })?;

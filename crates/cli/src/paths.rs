@@ -244,6 +244,10 @@ impl Paths {
     pub(crate) fn fixed_ports(&self) -> PathBuf {
         self.state.join("ports.json")
     }
+    /// The objects that a service's manifests brought last.
+    pub(crate) fn service_record(&self) -> PathBuf {
+        self.state.join("service.json")
+    }
     /// The identity with which a joined host comes back.
     pub(crate) fn host_identity(&self) -> PathBuf {
         self.state.join("host-identity.pem")

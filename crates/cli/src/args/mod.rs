@@ -83,6 +83,9 @@ pub(crate) enum Command {
     /// Restart workloads or gateways in order
     #[command(after_help = examples::RESTART)]
     Restart(Restart),
+    /// Start the mesh of this host at boot, by systemd or OpenRC
+    #[command(subcommand)]
+    Service(Service),
     /// Manage certificates and keys for gateway listeners
     #[command(subcommand)]
     Secret(Secret),
@@ -262,6 +265,11 @@ pub(crate) enum Internal {
         #[arg(long)]
         envoy: PathBuf,
     },
+    /// Clears up after a mesh whose supervisor and janitor are gone, as an init system's last step
+    ClearUp {
+        #[command(flatten)]
+        global: Global,
+    },
     /// Clears up after the supervisor, however it ended
     Janitor {
         /// Name of the mesh
@@ -301,30 +309,15 @@ pub(crate) struct Sidecars {
     pub(crate) envoy: Option<PathBuf>,
 }
 
-/// `tulle up`
+/// Options that say how a mesh runs on this host.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Up {
-    /// Manifests to start (default: the objects stored before)
-    #[arg(value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Return when every service answers, and keep the mesh running
-    #[arg(long, short)]
-    pub(crate) detach: bool,
-    /// Stop by itself after this long, such as 30s or 5m
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    pub(crate) run_for: Option<Duration>,
+pub(crate) struct MeshOptions {
     /// Use loopback listeners for declared upstreams instead of network namespaces (the only way
     /// without root)
     #[arg(long)]
     pub(crate) loopback: bool,
     #[command(flatten)]
     pub(crate) sidecars: Sidecars,
-    /// Send a request through each gateway's routes and show who talked to whom, and how
-    #[arg(long)]
-    pub(crate) verify: bool,
-    /// Keep stored objects that are not in FILES
-    #[arg(long)]
-    pub(crate) keep: bool,
     /// Address where the controller listens (default: port 15010 of the mesh's bridge or of
     /// 127.0.0.1)
     #[arg(long, value_name = "ADDRESS")]
@@ -343,9 +336,72 @@ pub(crate) struct Up {
     /// Allow the console to change the mesh, not only to show it
     #[arg(long)]
     pub(crate) console_actions: bool,
+}
+
+impl MeshOptions {
+    /// Returns the words of a command line that mean the same.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut add = |option: &str, value: Option<OsString>| {
+            if let Some(value) = value {
+                words.extend([option.into(), value]);
+            }
+        };
+        let which = self.sidecars.data_plane.to_possible_value();
+        let which = which.filter(|_| self.sidecars.data_plane != DataPlane::default());
+        add("--data-plane", which.map(|w| w.get_name().into()));
+        let envoy = self.sidecars.envoy.as_ref();
+        add("--envoy", envoy.map(|e| e.clone().into()));
+        let text = |value: Option<String>| value.map(OsString::from);
+        add("--listen", text(self.listen.map(|a| a.to_string())));
+        add("--advertise", text(self.advertise.map(|a| a.to_string())));
+        add(
+            "--inbound-ports",
+            text(self.inbound_ports.map(|p| p.to_string())),
+        );
+        add("--console", text(self.console.map(|c| c.to_string())));
+        for (option, given) in [
+            ("--loopback", self.loopback),
+            ("--console-actions", self.console_actions),
+        ] {
+            if given {
+                words.push(option.into());
+            }
+        }
+        words
+    }
+}
+
+/// `tulle up`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Up {
+    /// Manifests to start (default: the objects stored before)
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Return when every service answers, and keep the mesh running
+    #[arg(long, short)]
+    pub(crate) detach: bool,
+    /// Stop by itself after this long, such as 30s or 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) run_for: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) options: MeshOptions,
+    /// Send a request through each gateway's routes and show who talked to whom, and how
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Keep stored objects that are not in FILES
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// Time until every service must answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
+    /// Run as a service of the machine does: log to standard error, and let stored objects stay while
+    /// FILES are unchanged
+    #[arg(long, requires = "files", conflicts_with_all = ["detach", "verify", "keep"])]
+    pub(crate) service: bool,
+    /// With --service: log to this file instead, and to FILE.1 what was before
+    #[arg(long, value_name = "FILE", requires = "service")]
+    pub(crate) log_file: Option<PathBuf>,
     /// This process is the detached supervisor
     #[arg(skip)]
     pub(crate) detached: bool,
@@ -480,6 +536,83 @@ pub(crate) struct Restart {
     /// Time until each must answer again
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
+}
+
+/// Init systems that `tulle service` writes for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Init {
+    Systemd,
+    Openrc,
+}
+
+/// Where a service is installed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Installed {
+    /// Init system (default: the one that runs here)
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(crate) init: Option<Init>,
+    /// Use the file system below this directory, such as an image's, and start nothing
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) root: Option<PathBuf>,
+}
+
+/// `tulle service`
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Service {
+    /// Write the service that starts these manifests at boot, and enable it
+    #[command(after_help = examples::SERVICE_INSTALL)]
+    Install(ServiceInstall),
+    /// Stop the service and remove what `install` has written
+    #[command(after_help = examples::SERVICE)]
+    Uninstall {
+        #[command(flatten)]
+        installed: Installed,
+        /// Also remove a service that somebody else has written or changed
+        #[arg(long)]
+        force: bool,
+    },
+    /// Show whether the service is installed, enabled and active
+    #[command(after_help = examples::SERVICE)]
+    Status {
+        #[command(flatten)]
+        installed: Installed,
+        #[command(flatten)]
+        format: Output,
+    },
+    /// Apply the service's manifests as they are now, and delete the objects that they no longer have
+    #[command(after_help = examples::SERVICE)]
+    Reload,
+    /// Run the programs that were installed meanwhile: controller, gateways, workloads, one after another
+    #[command(after_help = examples::SERVICE)]
+    Upgrade {
+        /// Time until each must answer again
+        #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
+        timeout: Duration,
+    },
+}
+
+/// `tulle service install`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServiceInstall {
+    /// Manifests of the mesh
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Also start it, and wait until every service answers
+    #[arg(long, conflicts_with_all = ["dry_run", "root"])]
+    pub(crate) now: bool,
+    /// Print the service and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Replace a service that somebody else has written or changed
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Log to this file instead of the journal (default with OpenRC: /var/log/NAME.log)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) installed: Installed,
+    #[command(flatten)]
+    pub(crate) options: MeshOptions,
 }
 
 /// `tulle secret`

@@ -16,8 +16,9 @@ use crate::paths::Paths;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
+use crate::up::log::{self, Also};
 use crate::up::signals::Signals;
-use crate::up::{context, end_early, fresh_logs, log_to_file, stop, stopping};
+use crate::up::{context, end_early, fresh_logs, notify, stop, stopping};
 use enrol::{Controller, Node, never_joined};
 use kept::Kept;
 use std::cell::Cell;
@@ -104,7 +105,7 @@ fn run(
         own,
     } = how;
     fresh_logs(paths)?;
-    log_to_file(paths)?;
+    log::start(paths, Also::Nowhere)?;
     let plan = Plan {
         mode: Mode::Loopback,
         data_plane: args.sidecars.data_plane,
@@ -161,6 +162,8 @@ fn run(
             }
             stopping();
         };
+        let follow = notify::follow(paths.clone(), patience, supervisor.phases());
+        tokio::task::spawn_local(follow);
         let view = crate::up::view(paths.clone(), supervisor.phases());
         let view = tokio::task::spawn_local(view);
         let ended = end_early(paths, supervisor.run(stop), &signals).await;

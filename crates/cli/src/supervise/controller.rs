@@ -4,7 +4,7 @@ use super::context::Context;
 use super::ports::{self, Pool, Reserved};
 use super::process::{Make, SupervisedProcess};
 use super::state::{Mode, ProcessPhase};
-use crate::args::{ConsoleChoice, Sidecars, Up};
+use crate::args::{ConsoleChoice, MeshOptions, Sidecars};
 use crate::client::{Objects, Rpc};
 use crate::data_plane::{DataPlane, EnvoyPrograms, find_proxy};
 use crate::failure::{Failure, OrFail, Result};
@@ -66,7 +66,7 @@ pub(crate) struct Plan {
 }
 
 /// Decides how the mesh runs on this host.
-pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
+pub(crate) fn plan(paths: &Paths, up: &MeshOptions) -> Result<Plan> {
     let mode = if up.loopback || !available().is_complete() {
         Mode::Loopback
     } else {
@@ -132,7 +132,7 @@ pub(crate) fn plan(paths: &Paths, up: &Up) -> Result<Plan> {
 }
 
 /// Why it is loopback mode, if nobody asked for it.
-pub(crate) fn mode_note(up: &Up) -> Option<String> {
+pub(crate) fn mode_note(up: &MeshOptions) -> Option<String> {
     let here = available();
     (!up.loopback && !here.is_complete()).then(|| {
         format!(
@@ -155,7 +155,7 @@ fn default_address(host: IpAddr) -> Result<(SocketAddr, Option<Reserved>)> {
 
 /// 15012 of loopback unless the operator says otherwise or somebody has it. The port is the same after a restart of the
 /// controller.
-fn console_address(up: &Up) -> Result<(Option<SocketAddr>, Option<Reserved>)> {
+fn console_address(up: &MeshOptions) -> Result<(Option<SocketAddr>, Option<Reserved>)> {
     let default = SocketAddr::new(LOCALHOST, CONSOLE_PORT);
     let (address, reserved) = match up.console {
         Some(ConsoleChoice::Off) if up.console_actions => {
@@ -270,9 +270,7 @@ fn command(
     context: &Context,
     listen: SocketAddr,
 ) -> std::result::Result<tokio::process::Command, String> {
-    // The path is nicer in `ps`; the link also works after the program was replaced.
-    let own = std::env::current_exe().ok().filter(|p| p.exists());
-    let own = own.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+    let own = own_program();
     let log = context.paths.log("controller");
     let mut command = context.own_command(&LaunchSpec::default(), &own, &log, None)?;
     command
@@ -290,6 +288,20 @@ fn command(
         }
     }
     Ok(command)
+}
+
+/// Returns the path of this program: of what is installed there now, if it was replaced. The link is for
+/// one that was removed.
+fn own_program() -> PathBuf {
+    let own = std::env::current_exe().ok().map(replaced);
+    let own = own.filter(|p| p.exists());
+    own.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
+}
+
+/// The kernel marks the path of a running program whose file is no longer there.
+fn replaced(own: PathBuf) -> PathBuf {
+    let path = own.to_str().and_then(|p| p.strip_suffix(" (deleted)"));
+    path.map(PathBuf::from).unwrap_or(own)
 }
 
 /// Waits until it answers.
@@ -329,6 +341,11 @@ pub(crate) fn last_lines(file: &Path, count: usize) -> String {
     lines.get(from..).unwrap_or_default().join("\n")
 }
 
+/// Sorts objects so that those which refer to others are removed first.
+pub(crate) fn sort_for_removal<T>(objects: &mut [T], kind: impl Fn(&T) -> &str) {
+    objects.sort_by_key(|o| LAST.iter().position(|k| *k == kind(o)));
+}
+
 /// Stores the objects; then removes those that are not among them, unless they are to be kept or
 /// belong to another host.
 pub(crate) async fn prepare_objects(
@@ -361,8 +378,7 @@ pub(crate) async fn prepare_objects(
         .rpc(|| "cannot list the stored objects".to_owned())?;
     let joined = format!("\"{}\"", super::objects::NODE_LABEL);
     let mut stored = stored.objects;
-    // Objects that refer to others go first.
-    stored.sort_by_key(|o| LAST.iter().position(|k| *k == o.kind));
+    sort_for_removal(&mut stored, |o| &o.kind);
     for object in stored {
         let (kind, name) = (object.kind, object.name);
         if named.contains(&(kind.clone(), name.clone())) || object.json.contains(&joined) {

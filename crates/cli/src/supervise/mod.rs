@@ -49,7 +49,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use workload::RunningWorkload;
 
-pub(crate) use controller::{Plan, envoy_programs, mode_note, plan, prepare_objects, usable_proxy};
+pub(crate) use controller::{
+    Plan, envoy_programs, mode_note, plan, prepare_objects, sort_for_removal, usable_proxy,
+};
 pub(crate) use lock::Lock;
 pub(crate) use objects::{NODE_LABEL, RESTART_MARK};
 pub(crate) use proxy::keep_memory_private;

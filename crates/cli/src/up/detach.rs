@@ -9,7 +9,6 @@ use crate::output::{line, progress};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::supervise::state::{Phase, RunState};
-use clap::ValueEnum;
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -135,32 +134,9 @@ fn spawn(paths: &Paths, global: &Global, args: &Up) -> Result<(Child, File)> {
     if let Some(name) = &global.name {
         command.arg("--name").arg(name);
     }
-    if let Some(which) = args.sidecars.data_plane.to_possible_value() {
-        command.arg("--data-plane").arg(which.get_name());
-    }
-    if let Some(envoy) = &args.sidecars.envoy {
-        command.arg("--envoy").arg(envoy);
-    }
-    if args.loopback {
-        command.arg("--loopback");
-    }
+    command.args(args.options.words());
     if args.keep {
         command.arg("--keep");
-    }
-    if let Some(listen) = args.listen {
-        command.arg("--listen").arg(listen.to_string());
-    }
-    if let Some(advertise) = args.advertise {
-        command.arg("--advertise").arg(advertise.to_string());
-    }
-    if let Some(ports) = args.inbound_ports {
-        command.arg("--inbound-ports").arg(ports.to_string());
-    }
-    if let Some(console) = args.console {
-        command.arg("--console").arg(console.to_string());
-    }
-    if args.console_actions {
-        command.arg("--console-actions");
     }
     for (flag, time) in [("--for", args.run_for), ("--timeout", Some(args.timeout))] {
         if let Some(time) = time {

@@ -1,6 +1,8 @@
 //! `tulle up`: from manifests to a running mesh, here in the foreground or detached.
 
 mod detach;
+pub(crate) mod log;
+pub(crate) mod notify;
 pub(crate) mod signals;
 mod verify;
 mod view;
@@ -8,32 +10,39 @@ mod view;
 use crate::apply::{judge_alone, outcome, warn};
 use crate::args::{Global, Up};
 use crate::client;
-use crate::controller::log_level;
+use crate::client::Objects;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
 use crate::manifests::{self, Manifests};
 use crate::output::{self, line, progress};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
+use crate::service_record::{ServiceRecord, bring};
 use crate::supervise::context::Context;
 use crate::supervise::fixed_ports::FixedPorts;
 use crate::supervise::preflight::Host;
-use crate::supervise::state::{Phase, RunState};
+use crate::supervise::state::{Mode, Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
+use log::{Also, RotatedFile};
 use signals::Signals;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
 use std::future::Future;
-use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
+use tulle_api::v1::Applied;
 use tulle_model::manifest::MeshSpec;
 
 /// Starts a mesh.
 pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
+    if args.service {
+        let given = Given::for_service(paths, args)?;
+        let _lock = Supervisor::make_room(paths)?;
+        fresh_logs(paths)?;
+        return crate::run_to_end(supervise(paths, args, given));
+    }
     // Manifests are checked before anything is touched, so that a mistake in one costs nothing.
     let manifests = manifests::read(&args.files)?;
     if !args.detached {
@@ -41,7 +50,7 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
         findings::add(&mut found, judge_alone(&manifests)?);
         Host::starting(None).check(&manifests)?;
         warn(&found);
-        if let Some(note) = mode_note(args) {
+        if let Some(note) = mode_note(&args.options) {
             anstream::eprintln!("note: {note}");
         }
     }
@@ -50,7 +59,100 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     }
     let _lock = Supervisor::make_room(paths)?;
     fresh_logs(paths)?;
-    crate::run_to_end(supervise(paths, args, manifests))
+    crate::run_to_end(supervise(paths, args, Given::whole(manifests)))
+}
+
+/// The objects that a mesh starts with.
+struct Given {
+    manifests: Manifests,
+    /// Why a service starts what was stored instead of its manifests.
+    refused: Option<Failure>,
+    /// A service of these manifests was here before, so there is something stored to start.
+    has_stored: bool,
+}
+
+impl Given {
+    fn whole(manifests: Manifests) -> Self {
+        Self {
+            manifests,
+            refused: None,
+            has_stored: false,
+        }
+    }
+
+    /// Reads a service's manifests. They count only if they have changed since they were applied, and are
+    /// right: what was acknowledged is stored, and comes back whatever has become of the files.
+    fn for_service(paths: &Paths, args: &Up) -> Result<Self> {
+        let before = ServiceRecord::read(paths);
+        let new = manifests::read(&args.files).and_then(|manifests| {
+            if before.as_ref().is_some_and(|b| b.is_of(&manifests)) {
+                return Ok(Manifests::default());
+            }
+            judge_alone(&manifests)?;
+            Host::starting(None).check(&manifests)?;
+            Ok(manifests)
+        });
+        let mut given = Self {
+            has_stored: before.is_some(),
+            ..Self::whole(Manifests::default())
+        };
+        given.take(new)?;
+        Ok(given)
+    }
+
+    /// Takes these manifests, or what is stored if they are refused.
+    fn take(&mut self, new: Result<Manifests>) -> Result<()> {
+        self.manifests = match new {
+            Err(failure) if self.has_stored => {
+                self.refused = Some(failure);
+                Manifests::default()
+            }
+            new => new?,
+        };
+        Ok(())
+    }
+
+    fn check_ports(&mut self, mode: Mode) -> Result<()> {
+        let mut objects = self.manifests.objects.iter();
+        let checked = objects.try_for_each(|object| {
+            ports::check(object, mode, &[]).map_err(|f| f.about(&object.id()))
+        });
+        match checked {
+            Ok(()) => Ok(()),
+            Err(failure) => self.take(Err(failure)),
+        }
+    }
+
+    /// Stores them.
+    async fn prepare(
+        mut self,
+        objects: &mut Objects,
+        paths: &Paths,
+        args: &Up,
+    ) -> Result<Vec<Applied>> {
+        if !args.service {
+            if !args.files.is_empty() {
+                // A service that comes later begins with its own.
+                ServiceRecord::forget(paths)?;
+            }
+            return prepare_objects(objects, self.manifests.to_api(), args.keep).await;
+        }
+        let mut results = Vec::new();
+        if !self.manifests.objects.is_empty() {
+            match bring(objects, paths, &args.files, &self.manifests).await {
+                Ok(done) => results = done,
+                Err(failure) => self.take(Err(failure))?,
+            }
+        }
+        for result in results.iter().filter(|r| r.outcome != "unchanged") {
+            tracing::info!("{}", outcome(result));
+        }
+        if let Some(refused) = self.refused {
+            let refused = output::one_line(&refused.to_string());
+            tracing::error!("the mesh starts with what was stored before: {refused}");
+        }
+        Ok(Vec::new())
+    }
 }
 
 /// Progress and status of a mesh without gateways of its own to verify.
@@ -73,33 +175,22 @@ pub(crate) fn fresh_logs(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// The supervisor's own log is a file: the screen shows the mesh.
-pub(crate) fn log_to_file(paths: &Paths) -> Result<()> {
-    let path = paths.log("supervisor");
-    let file: File = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&path)
-        .or_fail(|| format!("cannot write {}", path.display()))?;
-    let level = log_level()?;
-    let made = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(false)
-        .with_target(false)
-        // A log that cannot be written is no reason to write to the terminal, or to end.
-        .log_internal_errors(false)
-        .with_writer(std::sync::Mutex::new(file))
-        .try_init();
-    made.map_err(|e| Failure::new("cannot start logging").because(e))
-}
-
-async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()> {
-    log_to_file(paths)?;
-    let plan = plan(paths, args)?;
-    for object in &manifests.objects {
-        ports::check(object, plan.mode, &[]).map_err(|f| f.about(&object.id()))?;
+async fn supervise(paths: &Paths, args: &Up, mut given: Given) -> Result<()> {
+    log::start(
+        paths,
+        match &args.log_file {
+            Some(file) => Also::Rotated(RotatedFile::open(file)?),
+            None if args.service => Also::StandardError,
+            None => Also::Nowhere,
+        },
+    )?;
+    if args.service
+        && let Some(note) = mode_note(&args.options)
+    {
+        tracing::warn!("{note}");
     }
+    let plan = plan(paths, &args.options)?;
+    given.check_ports(plan.mode)?;
     let local = LocalSet::new();
     local
         .run_until(async {
@@ -111,7 +202,7 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             };
             let mut objects = context.objects.clone();
             let stored = tokio::select! {
-                stored = prepare_objects(&mut objects, manifests.to_api(), args.keep) => stored.map(Some),
+                stored = given.prepare(&mut objects, paths, args) => stored.map(Some),
                 () = signals.first() => Ok(None),
             };
             let supervisor = match stored {
@@ -135,6 +226,11 @@ async fn supervise(paths: &Paths, args: &Up, manifests: Manifests) -> Result<()>
             let stop = stop(args.run_for, args.timeout, supervisor.phases(), signals.clone());
             if args.detached {
                 tokio::task::spawn_local(leave_terminal(args.timeout, supervisor.phases()));
+            } else {
+                let follow = notify::follow(paths.clone(), args.timeout, supervisor.phases());
+                tokio::task::spawn_local(follow);
+            }
+            if args.detached || args.service {
                 return end_early(paths, supervisor.run(stop), &signals).await;
             }
             let view = view::run(

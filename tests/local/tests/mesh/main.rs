@@ -32,6 +32,7 @@ mod replicas;
 mod revoked;
 mod rotation;
 mod scraping;
+mod service;
 mod traffic;
 mod why;
 mod wire;

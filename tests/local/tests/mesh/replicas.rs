@@ -4,7 +4,7 @@ use serde_json::Value;
 use tests_local::{Demo, Load, RATING, eventually, is_root};
 
 /// A second workload of the service `ratings`, whose application takes its time to start.
-fn replica(demo: &Demo) -> String {
+pub(super) fn replica(demo: &Demo) -> String {
     let manifest = std::fs::read_to_string(&demo.manifest).unwrap();
     let is_ratings = |d: &&str| d.contains("kind: Workload") && d.contains("name: ratings\n");
     let ratings = manifest.split("---\n").find(is_ratings).unwrap();
@@ -29,7 +29,7 @@ fn requests_received(demo: &Demo, workload: &str) -> u64 {
         .sum()
 }
 
-fn is_ready(demo: &Demo, workload: &str) -> bool {
+pub(super) fn is_ready(demo: &Demo, workload: &str) -> bool {
     let status = demo.status();
     let services = status["services"].as_array().unwrap();
     services
@@ -38,7 +38,7 @@ fn is_ready(demo: &Demo, workload: &str) -> bool {
         .any(|w| w["name"] == workload && w["ready"] == true)
 }
 
-fn endpoints(demo: &Demo) -> usize {
+pub(super) fn endpoints(demo: &Demo) -> usize {
     let config: Value =
         serde_json::from_slice(&demo.admin("gateway.ingress", "/config").body).unwrap();
     let ports = config["services"]["ratings"]["ports"]

@@ -1,0 +1,398 @@
+//! `tulle service`: a mesh that starts with its machine.
+//!
+//! The init system starts `tulle up --service`, which says by `sd_notify` when it is ready and stops in order at
+//! SIGTERM. Nothing here runs for as long as the mesh does.
+
+mod init;
+mod unit;
+mod upgrade;
+
+use crate::apply::{judge_alone, outcome, warn};
+use crate::args::{Global, Init, Installed, Output, Service, ServiceInstall};
+use crate::data_plane::find_proxy;
+use crate::failure::{Failure, OrFail, Result};
+use crate::findings;
+use crate::manifests;
+use crate::new_file::NewFile;
+use crate::output::{self, coarse, line, one_line, progress};
+use crate::paths::Paths;
+use crate::service_record::{self, ServiceRecord};
+use crate::supervise::context;
+use crate::supervise::preflight::Host;
+use crate::supervise::state::{Phase, RunState};
+use init::{Place, has_growing_pauses};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use unit::{Author, Unit};
+
+/// Variables of this command that decide how the mesh runs.
+const VARIABLES: [&str; 2] = ["TULLE_PROXY", "TULLE_LOG"];
+/// How long `--now` waits until every service answers.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs one of its commands.
+pub(crate) fn service(paths: &Paths, global: &Global, command: &Service) -> Result<ExitCode> {
+    match command {
+        Service::Install(args) => install(paths, global, args)?,
+        Service::Uninstall { installed, force } => uninstall(paths, installed, *force)?,
+        Service::Status { installed, format } => return status(paths, installed, *format),
+        Service::Reload => crate::run_to_end(reload(paths))?,
+        Service::Upgrade { timeout } => crate::run_to_end(upgrade::upgrade(paths, *timeout))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn install(paths: &Paths, global: &Global, args: &ServiceInstall) -> Result<()> {
+    // Bad manifests are found before anything is touched.
+    let manifests = manifests::read(&args.files)?;
+    let mut found = manifests.findings_beside(&[]);
+    findings::add(&mut found, judge_alone(&manifests)?);
+    let here = args.installed.root.is_none();
+    let up = RunState::of_running(paths).ok();
+    if here && up.is_none() {
+        Host::starting(None).check(&manifests)?;
+    }
+    let place = Place::find(&paths.name, &args.installed)?;
+    let text = unit_of(paths, global, args, &place)?.text(place.init)?;
+    if args.dry_run {
+        output::text(&text);
+        return Ok(());
+    }
+    warn(&found);
+    let file = place.file();
+    must_be_root(here, &file)?;
+    let same = may_replace(&file, args.force)?.as_deref() == Some(&*text);
+    if !same {
+        write(&file, &text, place.init)?;
+    }
+    place.enable()?;
+    place.reread()?;
+    let done = match same {
+        true => "is installed already",
+        false => "installed",
+    };
+    line(&format!(
+        "service {} {done}: {}",
+        place.name,
+        file.display()
+    ));
+    if args.now {
+        return now(paths, &place, up.as_ref(), same);
+    }
+    let hint = match (place.runs, up) {
+        (true, Some(_)) => "; `systemctl restart` or `rc-service restart` takes it at once",
+        (true, None) => "; --now also starts it",
+        (false, _) => "",
+    };
+    progress(&format!("it starts at the next boot{hint}"));
+    Ok(())
+}
+
+/// Starts it and waits for the services.
+fn now(paths: &Paths, place: &Place, up: Option<&RunState>, same: bool) -> Result<()> {
+    if !place.runs {
+        return Err(
+            Failure::new("the service is installed, but cannot be started")
+                .because("its init system does not run here")
+                .fix("it starts at the next boot with it"),
+        );
+    }
+    if let Some(state) = up {
+        if place.activity().pid != Some(state.supervisor.pid) {
+            let pid = state.supervisor.pid;
+            return Err(Failure::new("the service is installed, but not started")
+                .because(format!(
+                    "the mesh is up already: its supervisor is process {pid}"
+                ))
+                .fix("`tulle down`, then start the service"));
+        }
+        let later = "restart it to run what was installed now";
+        progress(if same { "it is active" } else { later });
+        return Ok(());
+    }
+    place.start()?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let state = RunState::read(paths).ok().flatten();
+        if state.as_ref().is_some_and(|s| s.phase == Phase::Running) {
+            progress("it is active, and every service answers");
+            return Ok(());
+        }
+        let activity = place.activity();
+        if activity.state == "failed" || Instant::now() >= until {
+            let missing = state.map(|s| s.not_ready().join("; "));
+            return Err(
+                Failure::new("the service is installed, but not every service answers")
+                    .because(missing.unwrap_or_else(|| format!("it is {}", activity.state)))
+                    .fix(format!(
+                        "`tulle status` shows more; {}",
+                        place.where_logs_are()
+                    )),
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn unit_of(paths: &Paths, global: &Global, args: &ServiceInstall, place: &Place) -> Result<Unit> {
+    let own = std::env::current_exe().or_fail(|| "cannot find the program tulle".to_owned())?;
+    let mut files = Vec::new();
+    for file in &args.files {
+        let what = || format!("cannot use {}", file.display());
+        files.push(file.canonicalize().or_fail(what)?);
+    }
+    if args.installed.root.is_none() {
+        find_proxy()?;
+        for file in files.iter().chain([&own]) {
+            warn_of_owner(file);
+        }
+    }
+    let mut which: Vec<OsString> = Vec::new();
+    if let Some(state) = &global.state {
+        let what = || format!("cannot use {}", state.display());
+        let state = std::path::absolute(state).or_fail(what)?;
+        which.extend(["--state".into(), state.into_os_string()]);
+    }
+    if let Some(name) = &global.name {
+        which.extend(["--name".into(), name.into()]);
+    }
+    let variables = VARIABLES.iter();
+    let variables = variables.filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+    let default_log = match place.init {
+        Init::Systemd => None,
+        Init::Openrc => Some(PathBuf::from(format!("/var/log/{}.log", place.name))),
+    };
+    let log_file = match &args.log_file {
+        None => default_log,
+        Some(file) => {
+            let what = || format!("cannot use {}", file.display());
+            Some(std::path::absolute(file).or_fail(what)?)
+        }
+    };
+    Ok(Unit {
+        mesh: paths.name.clone(),
+        program: place.inside(&own),
+        which,
+        options: args.options.words(),
+        files: files.iter().map(|f| place.inside(f)).collect(),
+        state: paths.state.clone(),
+        log_file,
+        variables: variables.collect(),
+        growing_pauses: place.init == Init::Systemd && has_growing_pauses(),
+    })
+}
+
+/// Whoever may change what root runs is root.
+fn warn_of_owner(file: &Path) {
+    let of_other = file.ancestors().find_map(|path| {
+        let found = fs::metadata(path).ok()?;
+        (found.uid() != 0).then_some((path, found.uid()))
+    });
+    if let Some((path, user)) = of_other {
+        anstream::eprintln!(
+            "warning: {} belongs to user {user}, who can change what the service runs as root; `install` it to a \
+             directory of root's, such as /usr/local/bin or /etc/tulle",
+            path.display()
+        );
+    }
+}
+
+fn must_be_root(here: bool, file: &Path) -> Result<()> {
+    if !here || rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(
+        Failure::new("a service of the machine is installed by root")
+            .because(format!("{} is root's", file.display()))
+            .fix("run it with sudo; --dry-run shows what would be written"),
+    )
+}
+
+/// Returns the file's text, if there is one and it may be replaced or removed.
+fn may_replace(file: &Path, force: bool) -> Result<Option<String>> {
+    let text = match fs::read(file) {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).or_fail(|| format!("cannot read {}", file.display())),
+    };
+    let why = match Author::new(&text) {
+        Author::Changed => "somebody has changed it since `tulle service install` wrote it",
+        Author::SomebodyElse => "`tulle service install` has not written it",
+        Author::Tulle => return Ok(Some(text)),
+    };
+    if force {
+        return Ok(Some(text));
+    }
+    Err(Failure::new(format!("{} is left as it is", file.display()))
+        .because(why)
+        .fix("look at it; --force replaces or removes it all the same"))
+}
+
+fn write(file: &Path, text: &str, init: Init) -> Result<()> {
+    let what = || format!("cannot write {}", file.display());
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory).or_fail(what)?;
+    }
+    let mut new = NewFile::create(file).or_fail(what)?;
+    new.out.write_all(text.as_bytes()).or_fail(what)?;
+    let mode = match init {
+        Init::Systemd => 0o644,
+        Init::Openrc => 0o755,
+    };
+    let permissions = Permissions::from_mode(mode);
+    new.out.set_permissions(permissions).or_fail(what)?;
+    new.replace_durably().or_fail(what)
+}
+
+fn uninstall(paths: &Paths, installed: &Installed, force: bool) -> Result<()> {
+    let place = Place::find(&paths.name, installed)?;
+    let file = place.file();
+    let here = installed.root.is_none();
+    let there = may_replace(&file, force)?.is_some();
+    if !there && !place.is_enabled() {
+        line(&format!(
+            "service {} is not installed: there is no {}",
+            place.name,
+            file.display()
+        ));
+        return Ok(());
+    }
+    must_be_root(here, &file)?;
+    place.stop()?;
+    place.disable()?;
+    init::remove(&file)?;
+    place.reread()?;
+    if here {
+        ServiceRecord::forget(paths)?;
+    }
+    line(&format!(
+        "service {} removed: {}",
+        place.name,
+        file.display()
+    ));
+    if here && paths.state.exists() {
+        progress(&format!(
+            "CA and stored objects stay in {}; `tulle down --purge` removes them",
+            paths.state.display()
+        ));
+    }
+    Ok(())
+}
+
+/// The result of `status`.
+#[derive(Serialize)]
+struct Report {
+    service: String,
+    init: &'static str,
+    file: PathBuf,
+    installed: bool,
+    /// Somebody changed the file, or wrote it.
+    changed: bool,
+    enabled: bool,
+    active: bool,
+    state: String,
+    since: Option<i64>,
+    pid: Option<i32>,
+    restarts: Option<u32>,
+    message: String,
+    manifests: Vec<PathBuf>,
+}
+
+fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCode> {
+    let place = Place::find(&paths.name, installed)?;
+    let text = fs::read_to_string(place.file()).ok();
+    let author = text.as_deref().map(Author::new);
+    let activity = place.activity();
+    let record = ServiceRecord::read(paths).filter(|_| installed.root.is_none());
+    let report = Report {
+        init: match place.init {
+            Init::Systemd => "systemd",
+            Init::Openrc => "openrc",
+        },
+        file: place.file(),
+        installed: author.is_some(),
+        changed: author.is_some_and(|a| a != Author::Tulle),
+        enabled: place.is_enabled(),
+        active: ["active", "started"].contains(&activity.state.as_str()),
+        state: activity.state,
+        since: activity.since,
+        pid: activity.pid,
+        restarts: activity.restarts,
+        message: activity.message,
+        manifests: record.map(|r| r.files).unwrap_or_default(),
+        service: place.name,
+    };
+    if !output::structured(&report, format.output)? {
+        show(&report, author);
+    }
+    Ok(ExitCode::from(u8::from(!report.active)))
+}
+
+fn show(report: &Report, author: Option<Author>) {
+    let written = match author {
+        None => "not installed",
+        Some(Author::Tulle) => "as installed",
+        Some(Author::Changed) => "changed since it was installed",
+        Some(Author::SomebodyElse) => "written by somebody else",
+    };
+    let enabled = match report.enabled {
+        true => "starts at boot",
+        false => "does not start at boot",
+    };
+    let state = match report.state.as_str() {
+        "" => "not known: its init system does not run here".to_owned(),
+        state => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
+            let since = report
+                .since
+                .map(|s| format!(" for {}", coarse((now - s).max(0))));
+            let pid = report.pid.map(|pid| format!(", process {pid}"));
+            let restarts = report.restarts.filter(|n| *n > 0);
+            let restarts = restarts.map(|n| format!(", restarted {n} times"));
+            [Some(state.to_owned()), since, pid, restarts]
+                .into_iter()
+                .flatten()
+                .collect()
+        }
+    };
+    let files = report.manifests.iter().map(|f| f.display().to_string());
+    for (name, value) in [
+        ("service", report.service.clone()),
+        ("file", format!("{} ({written})", report.file.display())),
+        ("enabled", enabled.to_owned()),
+        ("state", state),
+        ("message", one_line(&report.message)),
+        ("manifests", files.collect::<Vec<_>>().join(" ")),
+    ] {
+        if !value.is_empty() {
+            line(&format!("{name:<10} {value}"));
+        }
+    }
+}
+
+/// Makes the mesh that is up as its service's manifests are now.
+async fn reload(paths: &Paths) -> Result<()> {
+    let state = RunState::of_running(paths)?;
+    let record = ServiceRecord::read(paths).ok_or_else(|| {
+        Failure::new("there are no manifests to apply again")
+            .because("no service has started this mesh with manifests")
+            .fix("`tulle apply FILE` applies any; `tulle service install FILE` installs a service")
+    })?;
+    let manifests = manifests::read(&record.files)?;
+    let mut objects = context::objects(paths);
+    let mut host = Host::running(&state);
+    host.stored = crate::apply::stored(&mut objects).await?;
+    host.check(&manifests)?;
+    warn(&manifests.findings_beside(&host.stored));
+    let results = service_record::bring(&mut objects, paths, &record.files, &manifests).await?;
+    results.iter().for_each(|r| line(&outcome(r)));
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! `tulle service upgrade`: the programs that were installed meanwhile take over, one process after another.
+//!
+//! The supervisor itself, which no request passes, and its janitor stay until the service is restarted.
+
+use crate::args::Restart;
+use crate::client::Objects;
+use crate::failure::{Failure, Result};
+use crate::output::line;
+use crate::paths::Paths;
+use crate::restart;
+use crate::supervise::state::RunState;
+use crate::supervise::{context, usable_proxy};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+use tulle_api::v1::StatusRequest;
+
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Restarts the controller, then each gateway, then each workload with its sidecar.
+pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
+    let before = RunState::of_running(paths)?;
+    // Where sidecars run a copy of the proxy, it is of the old one.
+    usable_proxy(paths)?;
+    let mut objects = context::objects(paths);
+    controller(paths, &before, &mut objects, patience).await?;
+    let gateways = before.gateways.iter().map(|g| &g.name);
+    let workloads = before.workloads.iter().map(|w| &w.name);
+    for name in gateways.chain(workloads) {
+        let one = Restart {
+            names: vec![name.clone()],
+            timeout: patience,
+        };
+        restart::restart(paths, objects.clone(), &one).await?;
+    }
+    let own = env!("CARGO_PKG_VERSION");
+    if before.version != own {
+        line(&format!(
+            "the supervisor is still of {}: it is of {own} when the service is restarted, or at the next boot",
+            before.version
+        ));
+    }
+    Ok(())
+}
+
+/// The supervisor starts it again, from where the program is now. Traffic does not need it meanwhile.
+async fn controller(
+    paths: &Paths,
+    before: &RunState,
+    objects: &mut Objects,
+    patience: Duration,
+) -> Result<()> {
+    let Some(old) = before.controller.id else {
+        return Ok(());
+    };
+    old.signal(Signal::TERM);
+    let until = Instant::now() + patience;
+    loop {
+        let now = RunState::of_running(paths)?;
+        if now.controller.id.is_some_and(|id| id != old)
+            && let Ok(status) = objects.status(StatusRequest::default()).await
+        {
+            let version = status.into_inner().version;
+            line(&format!("controller restarted, of version {version}"));
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let what = format!(
+                "the controller does not answer within {}s",
+                patience.as_secs()
+            );
+            return Err(Failure::new(what)
+                .because(now.controller.last_exit.unwrap_or_default())
+                .fix("traffic goes on; `tulle logs controller` shows why"));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}

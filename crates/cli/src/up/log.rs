@@ -1,0 +1,143 @@
+//! The supervisor's own log: a file in the run directory, and for a service also where the machine keeps
+//! its logs.
+
+use crate::controller::log_level;
+use crate::failure::{Failure, OrFail, Result};
+use crate::paths::Paths;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A log file of a service takes twice this much of the disk at most.
+const LONGEST: u64 = 5 << 20;
+
+/// Where the lines go, too.
+pub(crate) enum Also {
+    /// The screen shows the mesh instead.
+    Nowhere,
+    /// The journal, say.
+    StandardError,
+    /// A file that is kept from growing.
+    Rotated(RotatedFile),
+}
+
+/// Starts the log.
+pub(crate) fn start(paths: &Paths, also: Also) -> Result<()> {
+    let path = paths.log("supervisor");
+    let kept = append(&path).or_fail(|| format!("cannot write {}", path.display()))?;
+    let level = log_level()?;
+    let made = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_target(false)
+        // A log that cannot be written is no reason to write to the terminal, or to end.
+        .log_internal_errors(false)
+        .with_writer(std::sync::Mutex::new(Log { kept, also }))
+        .try_init();
+    made.map_err(|e| Failure::new("cannot start logging").because(e))
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600).open(path)
+}
+
+struct Log {
+    kept: File,
+    also: Also,
+}
+
+impl Write for Log {
+    /// A disk that is full keeps no line from the other place.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let kept = self.kept.write_all(line);
+        match &mut self.also {
+            Also::Nowhere => kept?,
+            Also::StandardError => io::stderr().write_all(line)?,
+            Also::Rotated(file) => file.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A log file whose beginning moves to `FILE.1`, whose own beginning goes.
+pub(crate) struct RotatedFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    longest: u64,
+}
+
+impl RotatedFile {
+    /// Goes on at its end.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::with_longest(path, LONGEST).or_fail(|| format!("cannot write {}", path.display()))
+    }
+
+    fn with_longest(path: &Path, longest: u64) -> io::Result<Self> {
+        let file = append(path)?;
+        Ok(Self {
+            length: file.metadata()?.len(),
+            path: path.to_owned(),
+            file,
+            longest,
+        })
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        fs::rename(&self.path, old)?;
+        self.file = append(&self.path)?;
+        self.length = 0;
+        Ok(())
+    }
+}
+
+impl Write for RotatedFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // A usize is a u64 wherever Linux runs.
+        let more = line.len() as u64;
+        if self.length > 0 && self.length + more > self.longest {
+            // One that cannot be moved away grows on.
+            let _ = self.rotate();
+        }
+        self.file.write_all(line)?;
+        self.length += more;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_lost_when_a_file_is_rotated_and_two_files_are_all_there_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tulle.log");
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        for line in 0..25 {
+            // As after a restart.
+            let mut log = RotatedFile::with_longest(&path, 80).unwrap();
+            // Whole, as a log is written.
+            log.write_all(format!("line {line:03}\n").as_bytes())
+                .unwrap();
+        }
+        // Eight bytes and a line end: eight lines fit.
+        let lines = read("tulle.log.1") + &read("tulle.log");
+        let expected: String = (16..25).map(|n| format!("line {n:03}\n")).collect();
+        assert_eq!(lines, expected);
+        assert_eq!(read("tulle.log").lines().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}
