@@ -5,25 +5,8 @@ use lexopt::prelude::*;
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-/// Text of `--help`.
-pub const HELP: &str = "\
-A sidecar proxy or gateway of the Tulle mesh
-
-Usage: tulle-proxy [--check] --config FILE | --config-env NAME
-       tulle-proxy --wait-ready
-       tulle-proxy --check-redirect ADDRESS
-       tulle-proxy --try-plugin < TRIAL
-
-Options:
-      --config FILE             Read identity, listeners and the source of configuration from a file
-      --config-env NAME         Read them from an environment variable
-      --check                   Check the configuration and exit
-      --wait-ready              Wait until the proxy of this pod is ready, for at most two minutes
-      --check-redirect ADDRESS  Check that the traffic of the pod with this address is redirected (exit 79: it is not)
-      --try-plugin              Run a plugin on the request of a trial, which is JSON on standard input; see `tulle plugin test`
-  -h, --help                    Print help
-  -V, --version                 Print version
-";
+/// Text of `--help`. A release makes a page for `man` of it, too (`crates/man`).
+pub const HELP: &str = include_str!("help.txt");
 
 /// One run of the program.
 #[derive(Debug, PartialEq, Eq)]
