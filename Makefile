@@ -11,6 +11,8 @@ RUST := scripts/require-rust.sh
 ROOT := $(filter 0,$(shell id -u))
 # A C compiler for aws-lc and jemalloc. protobuf is compiled without protoc.
 BUILD_PACKAGES := gcc libc6-dev make
+# What makes packages and signatures; Debian's own tools.
+RELEASE_PACKAGES := dpkg rpm openssh-client
 # Other people's proxies, measured beside ours. Envoy is a Python wheel.
 PEER_PACKAGES := nginx haproxy python3 python3-venv
 # What people put behind sidecars or ask them with, for the tests. No mail server that would replace the host's.
@@ -62,8 +64,8 @@ CI_TIER := lint test console-short test-kube conformance-short gate
 LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper study \
-	study-quick gate \
+.PHONY: help demo observability build release test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper \
+	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
 help: ## this list
@@ -95,7 +97,8 @@ build: ## tulle, tulle-proxy, tulle-cni, tulle-bench and bookinfo in target/rele
 	@touch $(BUILT)
 
 test: ## the whole test suite of one host (as root also network namespaces)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES) \
+		$(RELEASE_PACKAGES) busybox-static
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null
 	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then \
@@ -106,7 +109,7 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	$(PROGRAMS) && $(PROXY) && wait $$oha
 	TULLE_RELEASE=1 $(SUITE) test
 	cargo test --workspace --locked --doc --quiet
-	for tests in scripts/suite scripts/account scripts/language scripts/docs tests/conformance tests/images; do \
+	for tests in scripts/suite scripts/account scripts/language scripts/docs tests/conformance tests/images tests/release; do \
 		python3 -B -m unittest discover --quiet --start-directory $$tests || exit 1; \
 	done
 
@@ -200,6 +203,15 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	cargo build --profile profiling --locked --package tulle-proxy
 	cargo build --profile profiling --locked --package tulle-bench
 	scripts/account.sh
+
+# A release is for both architectures unless ARCH is said: its default here is this machine's.
+RELEASE_ARCH := $(if $(filter file,$(origin ARCH)),amd64 arm64,$(ARCH))
+
+release: ## a release in build/release: packages, images, charts, bills of materials, sums; KEY=FILE signs it (docs/install.md)
+	@$(PACKAGES) $(BUILD_PACKAGES) $(RELEASE_PACKAGES) nftables binutils python3 musl-tools \
+		$(if $(filter-out $(OWN_ARCH),$(RELEASE_ARCH)),$(if $(filter amd64,$(OWN_ARCH)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu))
+	@$(RUST)
+	ARCH="$(RELEASE_ARCH)" REGISTRY="$(REGISTRY)" KEY="$(KEY)" scripts/release.sh
 
 images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64" for a release, REGISTRY=HOST/PATH, PLUGINS=no
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools \

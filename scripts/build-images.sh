@@ -125,10 +125,15 @@ built() {
     images "$own" "$directory" --libraries
 }
 
-# Where this machine keeps libraries says nothing to whoever reads a panic, and is 66 kB of `tulle`.
+# Where this machine keeps libraries and this checkout says nothing to whoever reads a panic, is 66 kB of `tulle`, and would
+# make another program of the same sources elsewhere. Of several prefixes rustc takes the last that fits. The standard library's own
+# paths are those of this machine where rustup's component rust-src is installed, else what they become here.
 without_own_paths() { # TARGET
-    local directory
+    local directory commit
+    commit=$(rustc --version --verbose | sed -n 's/^commit-hash: //p')
     cargo fetch --locked --target "$1"
+    echo -n " --remap-path-prefix=$PWD= --remap-path-prefix=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")=target"
+    echo -n " --remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit"
     for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/; do
         echo -n " --remap-path-prefix=$directory="
     done

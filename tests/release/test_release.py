@@ -1,0 +1,568 @@
+"""A release holds what it says, is the same again, and is installed and removed without a trace."""
+
+import functools
+import hashlib
+import http.server
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import tomllib
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
+TARGET = f"{platform.machine()}-unknown-linux-musl"
+SETTINGS = ("ARCH", "PROFILE", "KEY", "REGISTRY", "OUTPUT", "PROGRAMS", "PAGES", "MAINTAINER", "CARGO_TARGET_DIR")
+MISSING = [tool for tool in ("dpkg-deb", "rpmbuild", "ssh-keygen", "cargo", "git") if not shutil.which(tool)]
+
+
+def run(*command, **options):
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
+
+
+def release(**settings):
+    """scripts/release.sh with these settings, and none of who runs the tests."""
+    others = {k: v for k, v in os.environ.items() if k not in SETTINGS}
+    return run(ROOT / "scripts/release.sh", env={**others, **{k: str(v) for k, v in settings.items()}})
+
+
+def files_below(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def new_key(path):
+    made = run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "whoever releases", "-f", path)
+    assert made.returncode == 0, made
+    return path
+
+
+class Settings(unittest.TestCase):
+    def test_a_setting_that_makes_no_release_is_refused(self):
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            (place / "mine").write_text("mine")
+            for settings, said in (({"ARCH": "armv7"}, "amd64 and arm64"), ({"KEY": "/nowhere"}, "no such file"),
+                                   ({"KEY": place / "mine"}, "no SSH key"), ({"MAINTAINER": "me"}, "NAME <ADDRESS>"),
+                                   ({"OUTPUT": place}, "is no release")):
+                done = release(**settings)
+                self.assertEqual((done.returncode, done.stdout), (64, ""), done)
+                self.assertIn(said, done.stderr)
+            self.assertEqual(files_below(place), {"mine": b"mine"})
+
+
+@unittest.skipIf(MISSING, f"needs {', '.join(MISSING)}")
+@unittest.skipUnless(ARCH, f"there are no releases for {platform.machine()}")
+class Release(unittest.TestCase):
+    """One release of small programs, made twice in other places."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.temporary.cleanup)
+        cls.place = Path(cls.temporary.name)
+        cls.key = new_key(cls.place / "key")
+        cls.public = " ".join((cls.place / "key.pub").read_text().split()[:2])
+        cls.version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+        made = []
+        for turn in ("first", "again"):
+            place = cls.place / turn
+            programs, pages = place / "programs" / ARCH, place / "pages"
+            for directory in (programs, pages / "man1", pages / "completions"):
+                directory.mkdir(parents=True)
+            for program in ("tulle", "tulle-proxy"):
+                (programs / program).write_text(f"#!/bin/sh\necho {program} of the release\n")
+                (programs / program).chmod(0o755)
+            for page in ("tulle", "tulle-up", "tulle-proxy"):
+                (pages / f"man1/{page}.1").write_text(f'.TH {page} 1\n.SH NAME\n{page} \\- a page\n')
+            for name in ("tulle.bash", "tulle.fish", "_tulle"):
+                (pages / "completions" / name).write_text(f"# {name}\n")
+            made.append(release(ARCH=ARCH, KEY=cls.key, PROGRAMS=programs.parent, PAGES=pages, OUTPUT=place / "out"))
+        cls.made = made[0]
+        for done in made:
+            assert done.returncode == 0, done
+        cls.out = cls.place / "first/out"
+
+    def file(self, pattern):
+        (found,) = self.out.glob(pattern)
+        return found
+
+    def test_made_again_elsewhere_it_has_the_same_bytes(self):
+        first, again = files_below(self.out), files_below(self.place / "again/out")
+        self.assertGreater(len(first), 10)
+        self.assertEqual({n: hashlib.sha256(d).hexdigest() for n, d in first.items()},
+                         {n: hashlib.sha256(d).hexdigest() for n, d in again.items()})
+
+    def test_no_file_names_where_it_was_made(self):
+        for name, data in files_below(self.out).items():
+            self.assertNotIn(str(self.place).encode(), data, name)
+            self.assertNotIn(str(ROOT).encode(), data, name)
+            self.assertNotIn(platform.node().encode() if len(platform.node()) > 6 else b"\0never\0", data, name)
+
+    def test_the_sums_are_of_all_files_and_are_signed(self):
+        lines = dict(reversed(line.split("  ")) for line in (self.out / "SHA256SUMS").read_text().splitlines())
+        every = files_below(self.out)
+        self.assertEqual(lines.keys(), every.keys() - {"SHA256SUMS", "SHA256SUMS.sig"})
+        for name, said in lines.items():
+            self.assertEqual(hashlib.sha256(every[name]).hexdigest(), said, name)
+        signers = self.place / "signers"
+        signers.write_text(f"tulle {self.public}\n")
+        with open(self.out / "SHA256SUMS", "rb") as sums:
+            seen = run("ssh-keygen", "-Y", "verify", "-f", signers, "-I", "tulle", "-n", "tulle-release", "-s",
+                       self.out / "SHA256SUMS.sig", stdin=sums)
+        self.assertEqual(seen.returncode, 0, seen)
+        self.assertIn(self.public, self.made.stdout)
+
+    def test_without_a_key_it_is_unsigned_and_says_so(self):
+        with tempfile.TemporaryDirectory() as directory:
+            done = release(ARCH=ARCH, PROGRAMS=self.place / "first/programs", PAGES=self.place / "first/pages",
+                           OUTPUT=Path(directory) / "out")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("nothing is signed", done.stdout)
+            self.assertFalse((Path(directory) / "out/SHA256SUMS.sig").exists())
+            self.assertIn('\nkey=""\n', (Path(directory) / "out/install.sh").read_text())
+
+    def test_the_deb_has_programs_pages_and_completions(self):
+        deb = self.file("*.deb")
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory)
+            for name in ("info", "updates", "triggers"):
+                (root / "var/lib/dpkg" / name).mkdir(parents=True)
+            (root / "var/lib/dpkg/status").touch()
+            # Unpacked alone: its script asks the machine's own accounts.
+            done = run("dpkg", f"--root={root}", "--force-not-root", "--force-depends", "--unpack", deb)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(run(root / "usr/bin/tulle").stdout, "tulle of the release\n")
+            self.assertEqual(run(root / "usr/bin/tulle-proxy").stdout, "tulle-proxy of the release\n")
+            for name in ("man/man1/tulle-up.1.gz", "bash-completion/completions/tulle", "zsh/vendor-completions/_tulle",
+                         "fish/vendor_completions.d/tulle.fish", "doc/tulle/copyright", "doc/tulle/LIBRARIES.txt.gz"):
+                self.assertTrue((root / "usr/share" / name).is_file(), name)
+            self.assertEqual((root / "etc/tulle").stat().st_mode & 0o777, 0o750)
+            # Nothing is started by a package: there is no unit.
+            self.assertEqual([p for p in root.rglob("*.service")], [])
+            removed = run("dpkg", f"--root={root}", "--force-not-root", "--remove", "--force-remove-reinstreq", "tulle")
+            self.assertFalse((root / "usr/bin/tulle").exists(), removed)
+        said = run("dpkg-deb", "--field", deb)
+        self.assertIn(f"Version: {self.version}-1\nArchitecture: {ARCH}\n", said.stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "needs root, for accounts of its own")
+    def test_the_debs_scripts_make_the_user_and_take_it_away(self):
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            run("dpkg-deb", "--control", self.file("*.deb"), place / "control")
+            (place / "etc/tulle").mkdir(parents=True)
+            (place / "etc/tulle").chmod(0o750)
+            for name in ("passwd", "group", "shadow", "gshadow", "login.defs"):
+                if Path("/etc", name).exists():
+                    shutil.copy2(Path("/etc", name), place / "etc" / name)
+            # The machine's own /etc is behind it, for these processes alone.
+            done = run("unshare", "--mount", "sh", "-ec", f"""
+                mount --bind {place}/etc /etc
+                if getent passwd tulle; then userdel tulle; fi
+                {place}/control/postinst configure
+                getent passwd tulle
+                {place}/control/postinst configure 0.0.1
+                stat --format '%U %G %a' /etc/tulle
+                touch /etc/tulle/mesh.yaml
+                {place}/control/postrm purge
+                getent passwd tulle >/dev/null && echo stays with its files
+                rm /etc/tulle/mesh.yaml
+                {place}/control/postrm purge
+                getent passwd tulle || echo gone
+                ls -d /etc/tulle 2>/dev/null || echo gone
+                """)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertRegex(done.stdout, r"(?m)^tulle:x:\d+:\d+:.*:/nonexistent:/usr/sbin/nologin\nroot tulle 750\n"
+                                          r"stays with its files\ngone\ngone\n$")
+
+    def test_the_rpm_has_the_same(self):
+        rpm = self.file("*.rpm")
+        with tempfile.TemporaryDirectory() as database:
+            def ask(*what):
+                done = run("rpm", "--dbpath", database, "-qp", *what, rpm)
+                self.assertEqual(done.returncode, 0, done)
+                return done.stdout
+
+            listed = set(ask("--list").split())
+            for name in ("/usr/bin/tulle", "/usr/bin/tulle-proxy", "/usr/share/man/man1/tulle-up.1.gz",
+                         "/usr/share/bash-completion/completions/tulle", "/usr/share/zsh/site-functions/_tulle",
+                         "/usr/share/fish/vendor_completions.d/tulle.fish", "/usr/share/doc/tulle/LICENSE",
+                         "/usr/share/doc/tulle/LIBRARIES.txt.gz", "/etc/tulle"):
+                self.assertIn(name, listed)
+            self.assertFalse([name for name in listed if name.endswith(".service")])
+            self.assertEqual(ask("--queryformat", "%{VERSION} %{ARCH} %{BUILDHOST}"),
+                             f"{self.version} {platform.machine()} localhost")
+            self.assertIn("useradd --system", ask("--scripts"))
+            # Users that have no rpm of today read gzip.
+            self.assertEqual(ask("--queryformat", "%{PAYLOADCOMPRESSOR}"), "gzip")
+
+    def test_charts_are_whole(self):
+        for name in ("tulle", "tulle-crds"):
+            with tarfile.open(self.out / f"{name}-{self.version}.tgz") as tar:
+                held = {m.name: tar.extractfile(m).read() for m in tar.getmembers() if m.isfile()}
+                self.assertEqual({m.mtime for m in tar.getmembers()}.__len__(), 1)
+            self.assertEqual(held, {f"{name}/{path}": data
+                                    for path, data in files_below(ROOT / "deploy/charts" / name).items()})
+
+    def test_the_statement_names_the_commit_and_every_file(self):
+        statement = json.loads(self.file("*.provenance.json").read_text())
+        self.assertEqual(statement["_type"], "https://in-toto.io/Statement/v1")
+        self.assertEqual(statement["predicateType"], "https://slsa.dev/provenance/v1")
+        every = files_below(self.out)
+        named = {s["name"]: s["digest"]["sha256"] for s in statement["subject"]}
+        self.assertEqual(named.keys(), every.keys() - {"SHA256SUMS", "SHA256SUMS.sig", self.file("*.provenance.json").name})
+        for name, digest in named.items():
+            self.assertEqual(hashlib.sha256(every[name]).hexdigest(), digest)
+        build = statement["predicate"]["buildDefinition"]
+        commit = run("git", "rev-parse", "HEAD", cwd=ROOT).stdout.strip()
+        self.assertEqual(build["resolvedDependencies"][0]["digest"], {"gitCommit": commit})
+        self.assertEqual(build["externalParameters"]["command"], "make release")
+        # These programs are no build of the commit, and it does not claim so.
+        self.assertEqual(build["externalParameters"]["programs"], "made before, elsewhere")
+        self.assertTrue(build["internalParameters"]["tools"]["rustc"].startswith("rustc 1."))
+
+
+@unittest.skipIf(MISSING, f"needs {', '.join(MISSING)}")
+@unittest.skipUnless(ARCH, f"there are no releases for {platform.machine()}")
+class Bill(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            for program in ("tulle", "tulle-proxy"):
+                (place / program).write_text(program)
+            done = run(sys.executable, "-B", ROOT / "scripts/release", "libraries", "--version", "9.9", "--target", TARGET,
+                       "--programs", place, "--sbom", place / "bill", "--licences", place / "licences",
+                       env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
+            assert done.returncode == 0, done
+            cls.bill = json.loads((place / "bill").read_text())
+            cls.licences = (place / "licences").read_text()
+        cls.components = {c["bom-ref"]: c for c in cls.bill["components"]}
+
+    def test_it_names_every_crate_of_the_lock_file_that_the_target_has(self):
+        locked = {(p["name"], p["version"]): p
+                  for p in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
+        wanted = {}
+        for package in ("tulle-cli", "tulle-proxy"):
+            for edges in ("normal", "normal,build"):
+                done = run("cargo", "tree", "--locked", "--target", TARGET, "--package", package, "--edges", edges,
+                           "--prefix", "none", cwd=ROOT)
+                self.assertEqual(done.returncode, 0, done)
+                for line in done.stdout.splitlines():
+                    if line:
+                        wanted[tuple(line.replace(" v", " ").split()[:2])] = line
+        self.assertGreater(len(wanted), 200)
+        named = {(c["name"], c["version"]) for c in self.components.values()
+                 if not c["bom-ref"].startswith(("npm:", "rust:"))}
+        self.assertEqual(named, wanted.keys())
+        for reference, component in self.components.items():
+            if reference.startswith("cargo:"):
+                checksum = locked[component["name"], component["version"]]["checksum"]
+                self.assertEqual(component["hashes"], [{"alg": "SHA-256", "content": checksum}])
+                self.assertEqual(component["purl"], f"pkg:cargo/{component['name']}@{component['version']}")
+                self.assertTrue(component["licenses"][0]["expression"], component)
+
+    def test_it_tells_what_is_in_a_program_from_what_built_it(self):
+        def of(name):
+            return next(c for c in self.components.values() if c["name"] == name)
+
+        self.assertEqual(of("rustls")["scope"], "required")
+        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["tulle", "tulle-proxy"])
+        # The engine of plugins is in the proxy alone; derive macros are in nothing.
+        self.assertEqual([p["value"] for p in of("rquickjs-core")["properties"]], ["tulle-proxy"])
+        self.assertEqual(of("serde_derive")["scope"], "excluded")
+        self.assertEqual(of("preact")["hashes"][0]["alg"], "SHA-512")
+        self.assertNotIn("clap_mangen", {c["name"] for c in self.components.values()})
+
+    def test_it_is_cyclonedx(self):
+        bill = self.bill
+        self.assertEqual((bill["bomFormat"], bill["specVersion"], bill["version"]), ("CycloneDX", "1.5", 1))
+        self.assertRegex(bill["serialNumber"], r"^urn:uuid:[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$")
+        self.assertEqual(bill["metadata"]["timestamp"], "2023-11-14T22:13:20Z")
+        programs = {p["bom-ref"]: p for p in bill["metadata"]["component"]["components"]}
+        self.assertEqual(programs["program:tulle"]["hashes"][0]["content"], hashlib.sha256(b"tulle").hexdigest())
+        references = [*self.components, *programs, "tulle"]
+        self.assertEqual(len(references), len(set(references)))
+        self.assertEqual(len(bill["components"]), len(self.components))
+        for dependency in bill["dependencies"]:
+            self.assertIn(dependency["ref"], references)
+            self.assertLessEqual(set(dependency["dependsOn"]), set(references))
+        self.assertEqual({d["ref"] for d in bill["dependencies"]}, set(references))
+        for component in bill["components"]:
+            self.assertIn(component["scope"], ("required", "excluded"))
+            for digest in component.get("hashes", ()):
+                self.assertRegex(digest["content"], {"SHA-256": r"^[0-9a-f]{64}$", "SHA-512": r"^[0-9a-f]{128}$"}[digest["alg"]])
+        # All but the parents of a circle are reached from the top.
+        needs = {d["ref"]: d["dependsOn"] for d in bill["dependencies"]}
+        seen, new = set(), ["tulle"]
+        while new:
+            new = [n for reference in new for n in needs[reference] if n not in seen and not seen.add(n)]
+        self.assertEqual(set(references) - seen - {"tulle"}, set())
+
+    def test_the_schema_finds_nothing_wrong(self):
+        try:
+            from cyclonedx.schema import SchemaVersion
+            from cyclonedx.validation.json import JsonStrictValidator
+            problem = JsonStrictValidator(SchemaVersion.V1_5).validate_str(json.dumps(self.bill))
+        except Exception as error:  # pylint: disable=broad-except
+            self.skipTest(f"needs Python's cyclonedx-python-lib with json-validation: {error}")
+        self.assertIsNone(problem)
+
+    def test_licences_are_of_all_libraries_in_the_programs(self):
+        for component in self.components.values():
+            line = f"    {component['name']} {component['version']}: "
+            held = component["scope"] == "required" and component["bom-ref"].startswith(("cargo:", "npm:"))
+            self.assertEqual(line in self.licences, held, line)
+        # Libraries of C, too.
+        for text in ("Jason Evans", "Fabrice Bellard", "OpenSSL"):
+            self.assertIn(text, self.licences)
+
+
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+
+
+@unittest.skipUnless(ARCH and shutil.which("ssh-keygen"), "needs ssh-keygen, and a machine that has releases")
+class Install(unittest.TestCase):
+    """install.sh, on releases that only have what it reads."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.place = Path(temporary.name)
+        self.key = new_key(self.place / "key")
+        self.prefix = self.place / "prefix"
+        self.first = self.make("1.0.0", {"bin/tulle": "one", "bin/tulle-proxy": "proxy", "share/man/man1/tulle-old.1": "old"})
+
+    def make(self, version, files):
+        place, name = self.place / f"release-{version}", f"tulle-{version}-linux-{ARCH}"
+        tree = place / name
+        for path, text in files.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_text(f"#!/bin/sh\necho {text}\n")
+            (tree / path).chmod(0o755 if path.startswith("bin/") else 0o644)
+        with tarfile.open(place / f"{name}.tar.gz", "w:gz") as tar:
+            tar.add(tree, name)
+        shutil.rmtree(tree)
+        self.sign(place)
+        return place
+
+    def sign(self, place, key=None):
+        names = sorted(p.name for p in place.iterdir() if not p.name.startswith("SHA256SUMS"))
+        lines = [f"{hashlib.sha256((place / n).read_bytes()).hexdigest()}  {n}\n" for n in names]
+        (place / "SHA256SUMS").write_text("".join(lines))
+        (place / "SHA256SUMS.sig").unlink(missing_ok=True)
+        done = run("ssh-keygen", "-q", "-Y", "sign", "-f", key or self.key, "-n", "tulle-release", place / "SHA256SUMS")
+        self.assertEqual(done.returncode, 0, done)
+
+    def script(self, *arguments, shell="sh", key=True, prefix=None, **options):
+        command = [shell, "sh"] if shell == "busybox" else [shell]
+        named = ["--key", f"{self.key}.pub"] if key else []
+        return run(*command, ROOT / "scripts/install.sh", *arguments, *named, "--prefix", prefix or self.prefix, **options)
+
+    def refused(self, code, said, *arguments, **options):
+        before = files_below(self.prefix)
+        done = self.script(*arguments, **options)
+        self.assertEqual(done.returncode, code, done)
+        self.assertIn(said, done.stderr)
+        self.assertEqual(files_below(self.prefix), before)
+        return done
+
+    def test_every_shell_installs_and_removes_without_a_trace(self):
+        for shell in SHELLS:
+            with self.subTest(shell):
+                done = self.script(self.first, shell=shell)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+                self.assertIn(f"installed tulle 1.0.0 into {self.prefix}: 3 files", done.stdout)
+                self.assertEqual(run(self.prefix / "bin/tulle").stdout, "one\n")
+                self.assertEqual(len(files_below(self.prefix)), 4)
+                done = self.script("--uninstall", shell=shell, key=False)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+                self.assertFalse(self.prefix.exists())
+
+    @unittest.skipUnless(shutil.which("busybox"), "needs busybox")
+    def test_a_box_with_busybox_and_ssh_keygen_is_enough(self):
+        programs = self.place / "programs"
+        programs.mkdir()
+        run("busybox", "--install", "-s", programs)
+        (programs / "ssh-keygen").symlink_to(shutil.which("ssh-keygen"))
+        done = self.script(self.first, shell=programs / "sh", env={"PATH": str(programs)})
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        done = self.script("--uninstall", shell=programs / "sh", key=False, env={"PATH": str(programs)})
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertFalse(self.prefix.exists())
+
+    def test_what_others_have_below_the_prefix_stays(self):
+        (self.prefix / "bin").mkdir(parents=True)
+        (self.prefix / "bin/other").write_text("other")
+        self.assertEqual(self.script(self.first).returncode, 0)
+        (self.prefix / "share/man/man1/other.1").write_text("other")
+        self.assertEqual(self.script("--uninstall", key=False).returncode, 0)
+        self.assertEqual(files_below(self.prefix), {"bin/other": b"other", "share/man/man1/other.1": b"other"})
+        self.assertFalse((self.prefix / "share/tulle").exists())
+
+    def test_a_file_of_somebody_else_is_not_replaced(self):
+        (self.prefix / "bin").mkdir(parents=True)
+        (self.prefix / "bin/tulle").write_text("made by hand")
+        self.refused(1, "did not install it", self.first)
+        self.assertEqual([p.name for p in self.prefix.iterdir()], ["bin"])
+
+    def test_an_upgrade_replaces_files_and_removes_those_that_are_gone(self):
+        self.assertEqual(self.script(self.first).returncode, 0)
+        # It is upgraded while it runs.
+        running = subprocess.Popen([self.prefix / "bin/tulle"], stdout=subprocess.DEVNULL)
+        inode = (self.prefix / "bin/tulle").stat().st_ino
+        second = self.make("1.1.0", {"bin/tulle": "two", "bin/tulle-proxy": "proxy", "share/doc/tulle/NEW": "new"})
+        done = self.script(second)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertIn("installed tulle 1.1.0", done.stdout)
+        self.assertIn("where 1.0.0 was", done.stdout)
+        self.assertEqual(running.wait(), 0)
+        self.assertNotEqual((self.prefix / "bin/tulle").stat().st_ino, inode)
+        self.assertEqual(run(self.prefix / "bin/tulle").stdout, "two\n")
+        self.assertEqual(set(files_below(self.prefix)),
+                         {"bin/tulle", "bin/tulle-proxy", "share/doc/tulle/NEW", "share/tulle/installed"})
+        self.assertEqual(self.script("--uninstall", key=False).returncode, 0)
+        self.assertFalse(self.prefix.exists())
+
+    def test_the_same_release_again_changes_nothing(self):
+        self.assertEqual(self.script(self.first).returncode, 0)
+        before = files_below(self.prefix)
+        self.assertEqual(self.script(self.first).returncode, 0)
+        self.assertEqual({n: d for n, d in files_below(self.prefix).items() if n != "share/tulle/installed"},
+                         {n: d for n, d in before.items() if n != "share/tulle/installed"})
+        self.assertEqual(self.script("--uninstall", key=False).returncode, 0)
+        self.assertFalse(self.prefix.exists())
+
+    def test_a_changed_file_is_kept(self):
+        self.assertEqual(self.script(self.first).returncode, 0)
+        (self.prefix / "bin/tulle").write_text("changed")
+        self.refused(1, "somebody has changed it", self.make("1.2.0", {"bin/tulle": "three"}))
+        done = self.script("--uninstall", key=False)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("bin/tulle stays", done.stdout)
+        self.assertEqual(files_below(self.prefix), {"bin/tulle": b"changed"})
+
+    def test_a_tampered_file_is_refused(self):
+        (archive,) = self.first.glob("*.tar.gz")
+        archive.write_bytes(archive.read_bytes()[:-1] + b"!")
+        self.refused(65, f"{archive.name} is not the file of the release", self.first)
+        # Whoever makes the sums fit has no key.
+        sums = self.first / "SHA256SUMS"
+        sums.write_text(f"{hashlib.sha256(archive.read_bytes()).hexdigest()}  {archive.name}\n")
+        self.refused(65, "is not signed with the key SHA256:", self.first)
+
+    def test_another_signature_is_refused(self):
+        self.sign(self.first, new_key(self.place / "other"))
+        self.refused(65, "is not signed with the key SHA256:", self.first)
+        # The right key for something else than a release.
+        (self.first / "SHA256SUMS.sig").unlink()
+        run("ssh-keygen", "-q", "-Y", "sign", "-f", self.key, "-n", "file", self.first / "SHA256SUMS")
+        self.refused(65, "is not signed with the key SHA256:", self.first)
+        (self.first / "SHA256SUMS.sig").write_text("no signature\n")
+        self.refused(65, "is not signed with the key SHA256:", self.first)
+        (self.first / "SHA256SUMS.sig").unlink()
+        self.refused(1, "cannot get", self.first)
+
+    def test_without_a_key_one_must_say_so(self):
+        self.refused(64, "no key is known", self.first, key=False)
+        self.refused(64, "this is no SSH key: 'rsa'", self.first, "--key", "rsa AAAA", key=False)
+        self.refused(64, "contradict each other", self.first, "--unsigned")
+        done = self.script(self.first, "--unsigned", key=False)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("nobody vouches", done.stdout)
+
+    def test_the_key_within_the_script_is_used(self):
+        public = " ".join(Path(f"{self.key}.pub").read_text().split()[:2])
+        text = (ROOT / "scripts/install.sh").read_text()
+        own = self.place / "install.sh"
+        own.write_text(text.replace('\nkey=""\n', f'\nkey="{public}"\n'))
+        done = run("sh", own, self.first, "--prefix", self.prefix)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertIn("is signed with the key SHA256:", done.stdout)
+        run("sh", own, "--uninstall", "--prefix", self.prefix)
+        self.sign(self.first, new_key(self.place / "other"))
+        done = run("sh", own, self.first, "--prefix", self.prefix)
+        self.assertEqual(done.returncode, 65, done)
+
+    def test_another_version_or_no_release_is_refused(self):
+        self.refused(65, "has tulle 1.0.0, not 1.0.1", self.first, "1.0.1")
+        self.refused(64, "is no directory", self.place / "nowhere")
+        (self.place / "empty").mkdir()
+        self.refused(1, "cannot get", self.place / "empty")
+        self.refused(64, "FROM is missing")
+        self.refused(64, "no option --nonsense", "--nonsense")
+        self.refused(1, "has installed nothing", "--uninstall", key=False)
+        self.assertEqual(self.script(self.first, "v1.0.0").returncode, 0)
+
+    def test_a_failure_leaves_nothing(self):
+        # A directory where a file should be.
+        (self.prefix / "share/man/man1/tulle-old.1.tulle-new").mkdir(parents=True)
+        (self.prefix / "share/man/man1/tulle-old.1.tulle-new/in-the-way").touch()
+        done = self.script(self.first)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertEqual([p for p in self.prefix.rglob("*") if p.is_file() and p.name != "in-the-way"], [], done)
+        self.assertFalse((self.prefix / "bin").exists())
+
+    @unittest.skipUnless(shutil.which("curl"), "needs curl")
+    def test_a_release_comes_from_a_url(self):
+        handler = functools.partial(Quiet, directory=str(self.first))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            self.refused(64, "anybody on the way", url, "--unsigned", key=False)
+            self.refused(1, f"cannot get {url}/none/SHA256SUMS", f"{url}/none")
+            done = self.script(f"{url}/")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            server.shutdown()
+        self.assertEqual(run(self.prefix / "bin/tulle").stdout, "one\n")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+class Pages(unittest.TestCase):
+    """What `tulle-man` writes, where it has been built (make test builds it)."""
+
+    def setUp(self):
+        target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
+        self.man, self.tulle = target / "tulle-man", target / "tulle"
+        if not self.man.exists() or not self.tulle.exists():
+            self.skipTest(f"there is no {self.man} or {self.tulle}: make test builds them")
+
+    def test_completions_are_those_that_the_command_prints(self):
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(run(self.man, directory).returncode, 0)
+            for shell, name in (("bash", "tulle.bash"), ("fish", "tulle.fish"), ("zsh", "_tulle")):
+                printed = run(self.tulle, "completions", shell).stdout
+                self.assertEqual(Path(directory, "completions", name).read_text(), printed)
+
+    def test_every_command_has_a_page_that_man_can_read(self):
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(run(self.man, directory).returncode, 0)
+            pages = {p.stem for p in Path(directory, "man1").iterdir()}
+            helped = run(self.tulle, "--help").stdout
+            commands = re.findall(r"^  ([a-z]+) ", helped.partition("Commands:")[2].partition("\n\n")[0], re.MULTILINE)
+            self.assertGreater(len(commands), 20)
+            for command in commands:
+                if command != "help":
+                    self.assertIn(f"tulle-{command}", pages)
+            if not shutil.which("man"):
+                self.skipTest("there is no man to read them with")
+            for page in ("tulle", "tulle-up", "tulle-proxy"):
+                read = run("man", "--warnings", "--local-file", Path(directory, f"man1/{page}.1"),
+                           env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8"})
+                self.assertEqual((read.returncode, read.stderr), (0, ""))
+                self.assertIn(f"{page} - ", read.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
