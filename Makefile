@@ -207,7 +207,7 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 # A release is for both architectures unless ARCH is said: its default here is this machine's.
 RELEASE_ARCH := $(if $(filter file,$(origin ARCH)),amd64 arm64,$(ARCH))
 
-release: ## a release in build/release: packages, images, charts, bills of materials, sums; KEY=FILE signs it (docs/install.md)
+release: docs ## a release in build/release: packages, images, charts, bills of materials, sums; KEY=FILE signs it (docs/install.md)
 	@$(PACKAGES) $(BUILD_PACKAGES) $(RELEASE_PACKAGES) nftables binutils python3 musl-tools \
 		$(if $(filter-out $(OWN_ARCH),$(RELEASE_ARCH)),$(if $(filter amd64,$(OWN_ARCH)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu))
 	@$(RUST)

@@ -12,13 +12,14 @@
 #   PROFILE=dev scripts/release.sh                         to try the script: of a debug build, also of changes without a commit
 #   PROGRAMS=DIRECTORY scripts/release.sh                  to try the script, too: packs DIRECTORY/ARCH/PROGRAM and makes no images
 #   PAGES=DIRECTORY scripts/release.sh                     man pages and completions that `tulle-man` has written there already
+#   DOCS=DIRECTORY scripts/release.sh                      the documentation as `make docs` makes it; by default build/docs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
 umask 022
 
 : "${ARCH:=amd64 arm64}" "${PROFILE:=release}" "${REGISTRY:=localhost}" "${OUTPUT:=build/release}" "${KEY:=}"
-: "${PROGRAMS:=}" "${PAGES:=}" "${MAINTAINER:=Tulle developers <developers@tulle.invalid>}"
+: "${PROGRAMS:=}" "${PAGES:=}" "${DOCS:=build/docs}" "${MAINTAINER:=Tulle developers <developers@tulle.invalid>}"
 read -ra architectures <<<"$ARCH"
 own=$(uname -m | sed 's/^x86_64$/amd64/; s/^aarch64$/arm64/')
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -52,6 +53,10 @@ if [[ -e $OUTPUT && ! -e $OUTPUT/SHA256SUMS ]] && [[ ! -d $OUTPUT || $(ls -A "$O
 fi
 for program in dpkg-deb rpmbuild gzip cargo git ssh-keygen; do
     command -v "$program" >/dev/null || fail "there is no $program: make release installs what it needs on Debian"
+done
+
+for language in en zh; do
+    [[ -e $DOCS/$language/index.html ]] || fail "there is no $DOCS/$language/index.html: make docs makes it"
 done
 
 # What is not in the commit cannot be made again from it.
@@ -106,6 +111,8 @@ contents() { # ARCH
     done
     cp -r "$work/pages/man1" "$work/pages/completions" "$place"
     install -m 644 LICENSE README.md CHANGELOG.md "$place/doc"
+    mkdir "$place/doc/html"
+    cp -r "$DOCS/en" "$DOCS/zh" "$place/doc/html"
     "${release[@]}" libraries --version "$version" --target "$(target "$arch")" --programs "$place/bin" \
         --sbom "$work/out/tulle-$version-linux-$arch.cdx.json" --licences "$place/doc/LIBRARIES.txt"
 }
@@ -120,7 +127,7 @@ tree() { # ARCH DIRECTORY ZSH
     cp "$from/completions/tulle.bash" "$to/share/bash-completion/completions/tulle"
     cp "$from/completions/tulle.fish" "$to/share/fish/vendor_completions.d/tulle.fish"
     cp "$from/completions/_tulle" "$to/share/zsh/$3/_tulle"
-    cp "$from"/doc/* "$to/share/doc/tulle"
+    cp -r "$from"/doc/* "$to/share/doc/tulle"
 }
 
 tarball() { # ARCH

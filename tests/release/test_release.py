@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
 TARGET = f"{platform.machine()}-unknown-linux-musl"
-SETTINGS = ("ARCH", "PROFILE", "KEY", "REGISTRY", "OUTPUT", "PROGRAMS", "PAGES", "MAINTAINER", "CARGO_TARGET_DIR")
+SETTINGS = ("ARCH", "PROFILE", "KEY", "REGISTRY", "OUTPUT", "PROGRAMS", "PAGES", "MAINTAINER", "DOCS", "CARGO_TARGET_DIR")
 MISSING = [tool for tool in ("dpkg-deb", "rpmbuild", "ssh-keygen", "cargo", "git") if not shutil.which(tool)]
 
 
@@ -84,7 +84,12 @@ class Release(unittest.TestCase):
                 (pages / f"man1/{page}.1").write_text(f'.TH {page} 1\n.SH NAME\n{page} \\- a page\n')
             for name in ("tulle.bash", "tulle.fish", "_tulle"):
                 (pages / "completions" / name).write_text(f"# {name}\n")
-            made.append(release(ARCH=ARCH, KEY=cls.key, PROGRAMS=programs.parent, PAGES=pages, OUTPUT=place / "out"))
+            for language in ("en", "zh"):
+                book = place / "docs" / language
+                book.mkdir(parents=True)
+                (book / "index.html").write_text(f"<title>{language}</title>\n")
+            made.append(release(ARCH=ARCH, KEY=cls.key, PROGRAMS=programs.parent, PAGES=pages, DOCS=place / "docs",
+                                OUTPUT=place / "out"))
         cls.made = made[0]
         for done in made:
             assert done.returncode == 0, done
@@ -123,7 +128,7 @@ class Release(unittest.TestCase):
     def test_without_a_key_it_is_unsigned_and_says_so(self):
         with tempfile.TemporaryDirectory() as directory:
             done = release(ARCH=ARCH, PROGRAMS=self.place / "first/programs", PAGES=self.place / "first/pages",
-                           OUTPUT=Path(directory) / "out")
+                           DOCS=self.place / "first/docs", OUTPUT=Path(directory) / "out")
             self.assertEqual(done.returncode, 0, done)
             self.assertIn("nothing is signed", done.stdout)
             self.assertFalse((Path(directory) / "out/SHA256SUMS.sig").exists())
