@@ -141,8 +141,9 @@ fn egress_matches(id: &str, spec: &mut Value, imported: &mut Imported) -> Vec<Va
     ours
 }
 
-/// IngressBackend and AccessControl, which have the same fields.
-pub(super) fn backend(mut source: Source, imported: &mut Imported) {
+/// IngressBackend and AccessControl, which have the same fields. One with conditions on requests, of `groups`, becomes an
+/// AuthorizationPolicy, which has such.
+pub(super) fn backend(mut source: Source, groups: &[Value], imported: &mut Imported) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
     let mut notes = Vec::new();
@@ -171,15 +172,6 @@ pub(super) fn backend(mut source: Source, imported: &mut Imported) {
         lose_rest(imported, &id, &at, &one, "leave it out");
     }
     let matches = list(&mut spec, "matches");
-    if !matches.is_empty() {
-        imported.lose(
-            &id,
-            "spec.matches",
-            "conditions on requests are an AuthorizationPolicy's",
-            "make one for the Service with `from.networks` and `to`, in place of this object",
-        );
-        return;
-    }
     lose_rest(imported, &id, "spec", &spec, "leave it out");
     if sources.is_empty() {
         imported.lose(
@@ -190,12 +182,91 @@ pub(super) fn backend(mut source: Source, imported: &mut Imported) {
         );
         return;
     }
-    let spec: Value = json!({ "backends": Value::Array(backends), "sources": sources });
-    let made = imported.make(
-        &id,
-        object(&source.kind, source.namespace(), &source.name, spec),
-    );
-    made.notes = notes;
+    let (kind, spec) = if matches.is_empty() {
+        let spec = json!({ "backends": Value::Array(backends), "sources": sources });
+        (source.kind.as_str(), spec)
+    } else {
+        let Some(calls) = calls(&source, &matches, groups, imported) else {
+            return;
+        };
+        let spec =
+            json!({ "targetRefs": backends, "action": "Allow", "rules": rules(&sources, &calls) });
+        ("AuthorizationPolicy", spec)
+    };
+    let ours = object(kind, source.namespace(), &source.name, spec);
+    imported.make(&id, ours).notes = notes;
+}
+
+/// The requests that HTTPRouteGroups name. None: one of them is unknown, and without it others would be let in.
+fn calls<'g>(
+    source: &Source,
+    matches: &[Value],
+    groups: &'g [Value],
+    imported: &mut Imported,
+) -> Option<Vec<&'g Value>> {
+    let mut calls = Vec::new();
+    for (number, one) in matches.iter().enumerate() {
+        let is_it = |group: &&Value| {
+            one["kind"] == group["kind"]
+                && one["name"] == group["metadata"]["name"]
+                && group["metadata"]["namespace"].as_str() == source.namespace()
+        };
+        let Some(group) = groups.iter().find(is_it) else {
+            imported.lose(
+                &source.id,
+                &format!("spec.matches[{number}]"),
+                "it is no HTTPRouteGroup among the objects",
+                "give it, too, or make an AuthorizationPolicy for the Service with `from.networks` and `to`",
+            );
+            return None;
+        };
+        calls.extend(group["spec"]["matches"].as_array().into_iter().flatten());
+    }
+    Some(calls)
+}
+
+/// A rule for each kind of request.
+fn rules(sources: &[Value], calls: &[&Value]) -> Vec<Value> {
+    let mut from = Map::new();
+    for (kind, list) in [
+        ("IPRange", "networks"),
+        ("AuthenticatedPrincipal", "principals"),
+    ] {
+        let of_kind = sources.iter().filter(|one| one["kind"] == kind);
+        let names: Vec<&Value> = of_kind.map(|one| &one["name"]).collect();
+        if !names.is_empty() {
+            from.insert(list.into(), json!(names));
+        }
+    }
+    let rule = |call: &&Value| {
+        let mut to = Map::new();
+        let methods = call["methods"].as_array().cloned().unwrap_or_default();
+        if !methods.is_empty() && !methods.contains(&"*".into()) {
+            to.insert("methods".into(), methods.into());
+        }
+        let regex = "RegularExpression";
+        if let Some(path) = call.get("pathRegex") {
+            to.insert("paths".into(), json!([{ "type": regex, "value": path }]));
+        }
+        // A list of mappings, or one.
+        let given = &call["headers"];
+        let maps = given
+            .as_array()
+            .map_or(std::slice::from_ref(given), Vec::as_slice);
+        let fields = maps.iter().filter_map(Value::as_object).flatten();
+        let header = |(name, value)| json!({ "type": regex, "name": name, "value": value });
+        let headers: Vec<Value> = fields.map(header).collect();
+        if !headers.is_empty() {
+            to.insert("headers".into(), headers.into());
+        }
+        let mut rule = Map::new();
+        rule.insert("from".into(), from.clone().into());
+        if !to.is_empty() {
+            rule.insert("to".into(), to.into());
+        }
+        Value::from(rule)
+    };
+    calls.iter().map(rule).collect()
 }
 
 fn backend_source(id: &str, at: &str, one: &mut Value, imported: &mut Imported) -> Option<Value> {

@@ -38,6 +38,15 @@ pub(super) fn any_network(networks: &[String]) -> Option<String> {
     )
 }
 
+/// A service account as caller, whatever the trust domain is.
+pub(super) fn account(name: &str, namespace: Option<&str>) -> String {
+    let name = format!("source.service == {}", quoted(name));
+    match namespace {
+        Some(namespace) => format!("source.namespace == {} && {name}", quoted(namespace)),
+        None => name,
+    }
+}
+
 pub(super) fn either(all: Vec<String>) -> Option<String> {
     match all.len() {
         0 => None,

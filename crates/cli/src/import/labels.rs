@@ -6,6 +6,12 @@ use serde_json::{Map, Value, json};
 /// Prefixes of their labels and annotations.
 const PREFIXES: [&str; 2] = ["openservicemesh.io/", "flomesh.io/"];
 
+pub(super) const INJECT: &str = "tulle.dev/inject";
+pub(super) const EXCLUDE_INBOUND: &str = "tulle.dev/exclude-inbound-ports";
+pub(super) const EXCLUDE_OUTBOUND: &str = "tulle.dev/exclude-outbound-ports";
+pub(super) const EXCLUDE_RANGES: &str = "tulle.dev/exclude-outbound-ranges";
+pub(super) const INCLUDE_RANGES: &str = "tulle.dev/include-outbound-ranges";
+
 /// Where an object says how its pods are treated.
 const POD_METADATA: [&str; 3] = [
     "/metadata",
@@ -13,26 +19,29 @@ const POD_METADATA: [&str; 3] = [
     "/spec/jobTemplate/spec/template/metadata",
 ];
 
-/// An object of Kubernetes, which stays as it is but for labels and annotations of OSM.
-pub(super) fn import(id: String, whole: Value, imported: &mut Imported) {
-    replaced(id, whole, imported, translate);
+/// Counterpart of a label or annotation.
+pub(super) enum Ours {
+    /// It is said to somebody else, and stays.
+    NotTheirs,
+    /// It says what is so in any case, or was written by their programs.
+    Moot,
+    Lost,
+    /// A label or annotation: the field, the name, the value.
+    Is(&'static str, &'static str, String),
 }
 
-/// An object of Kubernetes in which `translate` replaces what is said to a mesh: with the place and the metadata, and
-/// whether it is a namespace; it returns whether anything was said.
-pub(super) fn replaced(
-    id: String,
-    mut whole: Value,
-    imported: &mut Imported,
-    translate: fn(&str, &str, &mut Value, bool, &mut Imported) -> bool,
-) {
+/// Translates a label or annotation: the field that has it, its name, its value, and whether it is a namespace's.
+pub(super) type Translate = fn(&str, &str, &str, bool) -> Ours;
+
+/// An object of Kubernetes, which stays as it is but for labels and annotations that say something to their mesh.
+pub(super) fn import(id: String, mut whole: Value, imported: &mut Imported, translate: Translate) {
     let is_namespace = whole["kind"] == "Namespace";
     let mut changed = false;
     for pointer in POD_METADATA {
         let Some(metadata) = whole.pointer_mut(pointer) else {
             continue;
         };
-        changed |= translate(&id, pointer, metadata, is_namespace, imported);
+        changed |= replace(&id, pointer, metadata, is_namespace, imported, translate);
     }
     if !changed {
         imported.untouched.push(id);
@@ -83,46 +92,68 @@ pub(super) fn clean(object: &mut Value) {
 }
 
 /// Replaces their labels and annotations by ours; whether there were any.
-fn translate(
+fn replace(
     id: &str,
     at: &str,
     metadata: &mut Value,
     is_namespace: bool,
     imported: &mut Imported,
+    translate: Translate,
 ) -> bool {
-    let mut theirs = Vec::new();
+    let mut changed = false;
     for field in ["labels", "annotations"] {
-        let Some(Value::Object(map)) = metadata.get_mut(field) else {
-            continue;
-        };
-        let names: Vec<String> = map.keys().filter(|k| own(k).is_some()).cloned().collect();
-        for name in names {
-            let value = map.remove(&name).unwrap_or_default();
-            theirs.push((field, name, value.as_str().unwrap_or_default().to_owned()));
-        }
-    }
-    for (field, name, value) in &theirs {
-        let short = own(name).unwrap_or_default();
-        match ours(short, value, is_namespace) {
-            Some((field, name, value)) => {
-                let Some(metadata) = metadata.as_object_mut() else {
-                    continue;
-                };
-                let map = metadata.entry(field).or_insert_with(|| Map::new().into());
-                map[name] = value.into();
+        let all = metadata[field].as_object().cloned().unwrap_or_default();
+        for (name, value) in all {
+            let value = value.as_str().unwrap_or_default();
+            let ours = translate(field, &name, value, is_namespace);
+            if let Ours::NotTheirs = ours {
+                continue;
             }
-            None => imported.lose(
-                id,
-                &format!(
-                    "{}.{field}.{name}",
-                    at.trim_start_matches('/').replace('/', ".")
-                ),
-                "it has no counterpart",
-                "see the annotations in docs/kubernetes.md",
-            ),
+            changed = true;
+            take(metadata, field, &name);
+            let why = match ours {
+                // The webhook refuses a pod whose list it cannot read.
+                Ours::Is(_, ours, value) if ours.ends_with("-ports") && value.contains('-') => {
+                    "a range of ports has to be written out"
+                }
+                Ours::Is(field, name, value) => {
+                    put(metadata, field, name, value);
+                    continue;
+                }
+                Ours::Lost => "it has no counterpart",
+                Ours::NotTheirs | Ours::Moot => continue,
+            };
+            let place = at.trim_start_matches('/').replace('/', ".");
+            let instead = "see the annotations in docs/kubernetes.md";
+            imported.lose(id, &format!("{place}.{field}.{name}"), why, instead);
         }
     }
-    !theirs.is_empty()
+    changed
+}
+
+/// Takes one out; names have `/` in them.
+fn take(metadata: &mut Value, field: &str, name: &str) {
+    let Some(fields) = metadata.as_object_mut() else {
+        return;
+    };
+    if let Some(Value::Object(map)) = fields.get_mut(field) {
+        map.remove(name);
+        if map.is_empty() {
+            fields.remove(field);
+        }
+    }
+}
+
+/// Puts ours in; of two about the same one that says no counts.
+fn put(metadata: &mut Value, field: &str, name: &str, value: String) {
+    let fields = metadata.as_object_mut();
+    let map = fields.map(|f| f.entry(field).or_insert_with(|| Map::new().into()));
+    let Some(Value::Object(map)) = map else {
+        return;
+    };
+    if map.get(name).and_then(Value::as_str) != Some("disabled") {
+        map.insert(name.to_owned(), value.into());
+    }
 }
 
 /// The name after their prefix.
@@ -130,45 +161,34 @@ fn own(name: &str) -> Option<&str> {
     PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
 }
 
-/// Ours in place of one of theirs: in which field, its name, its value.
-fn ours(
-    name: &str,
-    value: &str,
-    is_namespace: bool,
-) -> Option<(&'static str, &'static str, String)> {
-    let switch = |value: &str| match value {
+/// Labels and annotations of OSM, osm-edge and FSM.
+pub(super) fn osm(_: &str, name: &str, value: &str, is_namespace: bool) -> Ours {
+    let Some(name) = own(name) else {
+        return Ours::NotTheirs;
+    };
+    let inject = if is_namespace {
+        "labels"
+    } else {
+        "annotations"
+    };
+    let (field, name, value) = match name {
+        "monitored-by" if is_namespace => ("labels", INJECT, "enabled"),
+        "ignore" if is_namespace => ("labels", INJECT, "disabled"),
+        "sidecar-injection" => (inject, INJECT, switch(value)),
+        "metrics" if is_namespace => ("labels", "tulle.dev/metrics", switch(value)),
+        "outbound-port-exclusion-list" => ("annotations", EXCLUDE_OUTBOUND, value),
+        "inbound-port-exclusion-list" => ("annotations", EXCLUDE_INBOUND, value),
+        "outbound-ip-range-exclusion-list" => ("annotations", EXCLUDE_RANGES, value),
+        "outbound-ip-range-inclusion-list" => ("annotations", INCLUDE_RANGES, value),
+        _ => return Ours::Lost,
+    };
+    Ours::Is(field, name, value.to_owned())
+}
+
+/// The value of a switch.
+pub(super) fn switch(value: &str) -> &'static str {
+    match value {
         "enabled" | "true" | "yes" => "enabled",
         _ => "disabled",
-    };
-    let ours = match name {
-        "monitored-by" if is_namespace => ("labels", "tulle.dev/inject", "enabled".to_owned()),
-        "ignore" if is_namespace => ("labels", "tulle.dev/inject", "disabled".to_owned()),
-        "sidecar-injection" if is_namespace => {
-            ("labels", "tulle.dev/inject", switch(value).to_owned())
-        }
-        "sidecar-injection" => ("annotations", "tulle.dev/inject", switch(value).to_owned()),
-        "metrics" if is_namespace => ("labels", "tulle.dev/metrics", switch(value).to_owned()),
-        "outbound-port-exclusion-list" => (
-            "annotations",
-            "tulle.dev/exclude-outbound-ports",
-            value.to_owned(),
-        ),
-        "inbound-port-exclusion-list" => (
-            "annotations",
-            "tulle.dev/exclude-inbound-ports",
-            value.to_owned(),
-        ),
-        "outbound-ip-range-exclusion-list" => (
-            "annotations",
-            "tulle.dev/exclude-outbound-ranges",
-            value.to_owned(),
-        ),
-        "outbound-ip-range-inclusion-list" => (
-            "annotations",
-            "tulle.dev/include-outbound-ranges",
-            value.to_owned(),
-        ),
-        _ => return None,
-    };
-    Some(ours)
+    }
 }

@@ -192,7 +192,7 @@ fn elsewhere(id: &str, spec: &mut Value, imported: &mut Imported) {
 }
 
 /// A level of Envoy's or Pipy's log, and whether ours is the same.
-fn log_level(theirs: &str) -> (&'static str, bool) {
+pub(super) fn log_level(theirs: &str) -> (&'static str, bool) {
     match theirs {
         "trace" => ("trace", true),
         "debug" => ("debug", true),

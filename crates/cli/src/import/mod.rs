@@ -132,4 +132,6 @@ fn texts(value: &mut Value, path: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod bookstore;
+#[cfg(test)]
 mod tests;

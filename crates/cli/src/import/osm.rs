@@ -1,5 +1,6 @@
 //! Open Service Mesh, osm-edge and FSM: which kind is translated by whom.
 
+use super::fields::{lose_rest, take, text};
 use super::imported::Imported;
 use super::source::Source;
 use super::{access, labels, mesh_config, traffic};
@@ -9,13 +10,20 @@ use std::collections::BTreeMap;
 /// Translates all of them.
 pub(super) fn import(objects: Vec<Value>) -> Imported {
     let mut imported = Imported::default();
+    let groups = objects.iter().filter(|o| o["kind"] == "HTTPRouteGroup");
+    let groups: Vec<Value> = groups.cloned().collect();
     let sources: Vec<Source> = objects.into_iter().map(Source::new).collect();
     let mut policies = traffic::Policies::new();
     for source in sources {
         match source.group() {
-            _ if source.is_own() => own(source, &mut policies, &mut imported),
+            _ if source.is_own() => own(source, &groups, &mut policies, &mut imported),
             group if group.ends_with("smi-spec.io") => smi(source, &mut imported),
-            _ => labels::import(source.id.clone(), source.into_whole(), &mut imported),
+            _ => labels::import(
+                source.id.clone(),
+                source.into_whole(),
+                &mut imported,
+                labels::osm,
+            ),
         }
     }
     policies.finish(&mut imported);
@@ -23,13 +31,19 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
 }
 
 /// A kind of theirs.
-fn own(source: Source, policies: &mut traffic::Policies, imported: &mut Imported) {
+fn own(
+    source: Source,
+    groups: &[Value],
+    policies: &mut traffic::Policies,
+    imported: &mut Imported,
+) {
     match source.kind.as_str() {
         "MeshConfig" => mesh_config::import(source, imported),
         "Egress" => access::egress(source, imported),
-        "IngressBackend" | "AccessControl" => access::backend(source, imported),
+        "IngressBackend" | "AccessControl" => access::backend(source, groups, imported),
         "UpstreamTrafficSetting" => policies.setting(source, imported),
         "Retry" => policies.retry(source, imported),
+        "MeshRootCertificate" => root(source, imported),
         _ => {
             let (why, instead) = unknown(&source.kind);
             imported.lose(&source.id, "spec", why, instead);
@@ -37,13 +51,72 @@ fn own(source: Source, policies: &mut traffic::Policies, imported: &mut Imported
     }
 }
 
+/// MeshRootCertificate. Who signs, and for which trust domain, are values of the installation, so it becomes no object.
+fn root(mut source: Source, imported: &mut Imported) {
+    let mut spec = std::mem::take(&mut source.spec);
+    let id = &source.id;
+    // Which of several counts; here there is one.
+    take(&mut spec, "intent");
+    let mut options = Vec::new();
+    for (path, option) in [
+        ("trustDomain", "--trust-domain "),
+        (
+            "provider/certManager/issuerName",
+            "--set issuer.certManager.name=",
+        ),
+        (
+            "provider/certManager/issuerKind",
+            "--set issuer.certManager.kind=",
+        ),
+        (
+            "provider/certManager/issuerGroup",
+            "--set issuer.certManager.group=",
+        ),
+        ("provider/vault/role", "--set issuer.vault.sign.role="),
+    ] {
+        options.extend(text(&mut spec, path).map(|value| format!("{option}{value}")));
+    }
+    if let Some(host) = text(&mut spec, "provider/vault/host") {
+        let protocol = text(&mut spec, "provider/vault/protocol").unwrap_or_else(|| "http".into());
+        let port = take(&mut spec, "provider/vault/port").unwrap_or_else(|| 8200.into());
+        options.push(format!(
+            "--set issuer.vault.address={protocol}://{host}:{port}"
+        ));
+    }
+    let instead = format!("`tulle install {}`", options.join(" "));
+    imported.lose(
+        id,
+        "spec",
+        "who signs is a value of the installation",
+        &instead,
+    );
+    for (path, why, instead) in [
+        (
+            "provider/tresor",
+            "the mesh has a root of its own, and takes no key",
+            "a root is replaced by `tulle ca rotate`",
+        ),
+        (
+            "provider/vault/token",
+            "Vault knows the controller by its service account",
+            "set issuer.vault.auth of the installation's values: docs/certificates.md",
+        ),
+    ] {
+        if take(&mut spec, path).is_some() {
+            imported.lose(
+                id,
+                &format!("spec.{}", path.replace('/', ".")),
+                why,
+                instead,
+            );
+        }
+    }
+    lose_rest(imported, id, "spec", &spec, "see docs/certificates.md");
+}
+
 /// Why a kind is not translated, and what to do.
 fn unknown(kind: &str) -> (&'static str, &'static str) {
     match kind {
-        "MeshRootCertificate" => (
-            "the mesh has a root of its own",
-            "for cert-manager or Vault set `issuer` of the installation's values; a root is replaced by `tulle ca rotate`",
-        ),
         "Plugin" | "PluginChain" | "PluginConfig" => (
             "scripts of Pipy do not run here",
             "write a Plugin, in JavaScript, too: docs/features/plugins.md says what stands for what; or see whether filters of HTTPRoutes do the same: docs/manifests/routes.md",

@@ -404,3 +404,46 @@ items:
     );
     assert_eq!(imported.untouched, ["Service shop/web"]);
 }
+
+#[test]
+fn who_signs_is_a_value_of_the_installation() {
+    let root = |provider: &str| {
+        imported(&format!(
+            "apiVersion: config.openservicemesh.io/v1alpha2
+kind: MeshRootCertificate
+metadata: {{name: root, namespace: osm-system}}
+spec: {{trustDomain: cluster.local, intent: active, provider: {provider}}}
+"
+        ))
+    };
+    let id = "MeshRootCertificate osm-system/root";
+    for (provider, fields, options) in [
+        (
+            "{tresor: {ca: {secretRef: {name: osm-ca-bundle, namespace: osm-system}}}}",
+            &["spec", "spec.provider.tresor"][..],
+            "--trust-domain cluster.local",
+        ),
+        (
+            "{certManager: {issuerName: ca, issuerKind: Issuer, issuerGroup: cert-manager.io}}",
+            &["spec"],
+            "--trust-domain cluster.local --set issuer.certManager.name=ca --set issuer.certManager.kind=Issuer \
+             --set issuer.certManager.group=cert-manager.io",
+        ),
+        (
+            "{vault: {host: vault.vault.svc, port: 8200, protocol: https, role: osm, token: {secretKeyRef: {name: t}}}}",
+            &["spec", "spec.provider.vault.token"],
+            "--trust-domain cluster.local --set issuer.vault.sign.role=osm --set issuer.vault.address=https://vault.vault.svc:8200",
+        ),
+        (
+            "{other: {a: b}}",
+            &["spec", "spec.provider.other.a"],
+            "--trust-domain cluster.local",
+        ),
+    ] {
+        let root = root(provider);
+        assert!(root.objects.is_empty());
+        let expected: Vec<(&str, &str)> = fields.iter().map(|field| (id, *field)).collect();
+        assert_eq!(lost(&root), expected, "{provider}");
+        assert_eq!(root.lost[0].instead, format!("`tulle install {options}`"));
+    }
+}

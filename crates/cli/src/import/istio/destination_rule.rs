@@ -263,15 +263,10 @@ fn connections(
         "connect",
         imported,
     );
-    time(
-        id,
-        &at,
-        &mut theirs,
-        "http/idleTimeout",
-        &mut timeouts,
-        "idle",
-        imported,
-    );
+    // HTTP has the last word.
+    for name in ["tcp/idleTimeout", "http/idleTimeout"] {
+        time(id, &at, &mut theirs, name, &mut timeouts, "idle", imported);
+    }
     nest(policy, "timeouts", timeouts);
     // Sidecars speak one protocol to each other, whatever the applications speak.
     take(&mut theirs, "http/h2UpgradePolicy");

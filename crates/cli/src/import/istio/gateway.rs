@@ -98,7 +98,9 @@ fn serve(
         "versions and ciphers are the proxy's own",
     );
     lose_rest(imported, id, at, &server, SEE);
-    for (other, host) in hosts.iter().enumerate() {
+    // Nothing in a connection tells hosts apart, and two listeners of a port without them would be in conflict.
+    let count = if ours == "TCP" { 1 } else { hosts.len() };
+    for (other, host) in hosts.iter().take(count).enumerate() {
         // The namespace whose routes may be attached.
         let (namespace, host) = host.split_once('/').unwrap_or(("*", host));
         let mut listener = port.clone();

@@ -1,7 +1,7 @@
 //! Policies about callers. Conditions that lists cannot say become one in CEL. A policy of which a part has no counterpart is
 //! not made at all: without the part it would be another policy.
 
-use crate::import::cel::{any, any_network, negated, quoted};
+use crate::import::cel::{account, any, any_network, either, negated, quoted};
 use crate::import::fields::{list, lose_rest, nest, take, text};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Ports, Service, labels};
@@ -11,26 +11,15 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+const PORT: &str = "destination.port";
+const CLIENT: &str = "behind a gateway the address of the client is not that of the caller";
+const GATEWAY: &str = "write a policy about the Gateway, where `from.networks` has clients' addresses: docs/features/gateway-policies.md";
 
 pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Imported) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
     let before = imported.lost.len();
-    let labels = labels(&take(&mut spec, "selector/matchLabels").unwrap_or_default());
-    take(&mut spec, "selector");
-    let meant: Vec<&Service> = services
-        .iter()
-        .filter(|s| s.is_of(source.namespace(), &labels))
-        .collect();
-    if meant.is_empty() {
-        let why = "no Service among the objects has only pods that it is about, and a policy is about Services";
-        imported.lose(
-            &id,
-            "spec.selector",
-            why,
-            "give the Services, too: kubectl get services -A -o yaml",
-        );
-    }
+    let meant = targets(&mut spec, &source, services, imported);
     let action = text(&mut spec, "action").unwrap_or_else(|| "ALLOW".into());
     let given = list(&mut spec, "rules");
     lose_rest(imported, &id, "spec", &spec, POLICY);
@@ -59,7 +48,9 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     let by_port = given.iter().any(|rule| {
         let operations = rule["to"].as_array().into_iter().flatten();
         let mut operations = operations.map(|to| &to["operation"]);
+        let mut conditions = rule["when"].as_array().into_iter().flatten();
         operations.any(|o| o.get("ports").or(o.get("notPorts")).is_some())
+            || conditions.any(|one| one["key"] == PORT)
     });
     let groups: Vec<&[&Service]> = match by_port {
         true => meant.chunks(1).collect(),
@@ -70,7 +61,7 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
         for (number, rule) in given.iter().enumerate() {
             let at = format!("spec.rules[{number}]");
             let ports = group.first().map(|service| &service.ports);
-            rules.extend(policy_rules(&id, &at, rule.clone(), ports, imported));
+            rules.extend(policy_rules(&source, &at, rule.clone(), ports, imported));
         }
         if imported.lost.len() > before {
             return;
@@ -98,22 +89,60 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     }
 }
 
+/// The Services all of whose pods a policy's selector chooses, or that it names.
+pub(super) fn targets<'s>(
+    spec: &mut Value,
+    source: &Source,
+    services: &'s [Service],
+    imported: &mut Imported,
+) -> Vec<&'s Service> {
+    let mut named = list(spec, "targetRefs");
+    named.extend(take(spec, "targetRef"));
+    let mut names = Vec::new();
+    for (number, mut reference) in named.into_iter().enumerate() {
+        let at = format!("spec.targetRefs[{number}]");
+        if text(&mut reference, "kind").as_deref() != Some("Service") {
+            let why = "only one about Services is translated";
+            let instead = "write one that names the Gateway: docs/features/gateway-policies.md";
+            imported.lose(&source.id, &at, why, instead);
+            continue;
+        }
+        take(&mut reference, "group");
+        names.extend(text(&mut reference, "name"));
+        lose_rest(imported, &source.id, &at, &reference, POLICY);
+    }
+    let labels = labels(&take(spec, "selector/matchLabels").unwrap_or_default());
+    take(spec, "selector");
+    let here = services
+        .iter()
+        .filter(|s| s.is_of(source.namespace(), &labels));
+    let meant = here.filter(|s| names.is_empty() || names.contains(&s.name));
+    let meant: Vec<&Service> = meant.collect();
+    if meant.is_empty() {
+        let why = "no Service among the objects has only pods that it is about, and a policy is about Services";
+        imported.lose(
+            &source.id,
+            "spec.selector",
+            why,
+            "give the Services, too: kubectl get services -A -o yaml",
+        );
+    }
+    meant
+}
+
 /// The rules of one: each of its sources with each of its operations.
 fn policy_rules(
-    id: &str,
+    policy: &Source,
     at: &str,
     mut rule: Value,
     ports: Option<&Ports>,
     imported: &mut Imported,
 ) -> Vec<Value> {
+    let id = &policy.id;
     let mut when = Vec::new();
     for (number, one) in list(&mut rule, "when").into_iter().enumerate() {
-        when.extend(condition(
-            id,
-            &format!("{at}.when[{number}]"),
-            one,
-            imported,
-        ));
+        let at = format!("{at}.when[{number}]");
+        when.extend(condition(id, &at, one, ports, imported));
     }
     let each = |rule: &mut Value, name: &str, inner: &str| -> Vec<Value> {
         let mut all = list(rule, name);
@@ -132,7 +161,7 @@ fn policy_rules(
         for (other, operation) in operations.iter().enumerate() {
             let mut conditions = when.clone();
             let from = from(
-                id,
+                (id, policy.namespace()),
                 &format!("{at}.from[{number}].source"),
                 source.clone(),
                 &mut conditions,
@@ -158,7 +187,7 @@ fn is_exact(all: &[String]) -> bool {
 
 /// Callers. What the lists cannot say goes to the conditions: these are all demanded, and one of the lists is enough.
 fn from(
-    id: &str,
+    (id, namespace): (&str, Option<&str>),
     at: &str,
     mut source: Value,
     when: &mut Vec<String>,
@@ -178,12 +207,26 @@ fn from(
         when.extend(any_network(&networks));
     }
     when.extend(any("source.namespace", &texts(&mut source, "namespaces")));
+    let accounts = |source: &mut Value, name: &str| {
+        let one = |text: String| match text.split_once('/') {
+            Some((namespace, name)) => account(name, Some(namespace)),
+            None => account(&text, namespace),
+        };
+        either(texts(source, name).into_iter().map(one).collect())
+    };
+    when.extend(accounts(&mut source, "serviceAccounts"));
+    when.extend(negated(accounts(&mut source, "notServiceAccounts")));
     let not = spiffe(&texts(&mut source, "notPrincipals"));
     when.extend(negated(any("source.identity", &not)));
     let not = texts(&mut source, "notNamespaces");
     when.extend(negated(any("source.namespace", &not)));
     let not = self::networks(&texts(&mut source, "notIpBlocks"));
     when.extend(negated(any_network(&not)));
+    for name in ["remoteIpBlocks", "notRemoteIpBlocks"] {
+        if take(&mut source, name).is_some() {
+            imported.lose(id, &format!("{at}.{name}"), CLIENT, GATEWAY);
+        }
+    }
     lose_rest(imported, id, at, &source, POLICY);
     from
 }
@@ -198,28 +241,11 @@ fn to(
     imported: &mut Imported,
 ) -> Map<String, Value> {
     let mut to = Map::new();
-    // Its ports are the pods', and ours the Service's.
-    let mut of_service = |all: Vec<String>| {
-        let mut found = BTreeSet::new();
-        for text in all {
-            let number = text.parse::<u64>().ok();
-            match number.and_then(|number| ports?.get(&number)) {
-                Some(own) => found.extend(own),
-                None => imported.lose(
-                    id,
-                    &format!("{at}.ports"),
-                    &format!("no port of the Service leads to {text} by number"),
-                    "give the Service such a port, or write the policy anew",
-                ),
-            }
-        }
-        found
+    let mut of_service = |name: &str| {
+        let theirs = texts(&mut operation, name);
+        of_service(id, &format!("{at}.ports"), &theirs, ports, imported)
     };
-    let (given, not) = (
-        texts(&mut operation, "ports"),
-        texts(&mut operation, "notPorts"),
-    );
-    let (given, not) = (of_service(given), of_service(not));
+    let (given, not) = (of_service("ports"), of_service("notPorts"));
     if !given.is_empty() {
         to.insert(
             "ports".into(),
@@ -258,8 +284,38 @@ fn to(
     to
 }
 
+/// Ports of the Service that lead to these: theirs are the pods'.
+fn of_service(
+    id: &str,
+    at: &str,
+    theirs: &[String],
+    ports: Option<&Ports>,
+    imported: &mut Imported,
+) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for text in theirs {
+        let number = text.parse::<u64>().ok();
+        match number.and_then(|number| ports?.get(&number)) {
+            Some(own) => found.extend(own),
+            None => imported.lose(
+                id,
+                at,
+                &format!("no port of the Service leads to {text} by number"),
+                "give the Service such a port, or write the policy anew",
+            ),
+        }
+    }
+    found
+}
+
 /// A condition by its key.
-fn condition(id: &str, at: &str, mut one: Value, imported: &mut Imported) -> Vec<String> {
+fn condition(
+    id: &str,
+    at: &str,
+    mut one: Value,
+    ports: Option<&Ports>,
+    imported: &mut Imported,
+) -> Vec<String> {
     let key = text(&mut one, "key").unwrap_or_default();
     let (values, not) = (texts(&mut one, "values"), texts(&mut one, "notValues"));
     lose_rest(imported, id, at, &one, POLICY);
@@ -283,15 +339,26 @@ fn condition(id: &str, at: &str, mut one: Value, imported: &mut Imported) -> Vec
                 let is_one_of = |all: &[String]| any("source.identity", &spiffe(all));
                 Some((is_one_of(&values), is_one_of(&not)))
             }
-            "source.ip" | "remote.ip" => {
+            "source.ip" => {
                 let is_in = |all: &[String]| any_network(&networks(all));
                 Some((is_in(&values), is_in(&not)))
+            }
+            PORT => {
+                let mut is_one_of = |all: &[String]| {
+                    let own = of_service(id, at, all, ports, imported);
+                    let own = Vec::from_iter(own);
+                    (!own.is_empty()).then(|| format!("{PORT} in {own:?}"))
+                };
+                Some((is_one_of(&values), is_one_of(&not)))
             }
             _ => None,
         }
     };
     let Some((wanted, unwanted)) = made else {
-        imported.lose(id, at, &format!("`{key}` is not known here"), POLICY);
+        match key.as_str() {
+            "remote.ip" => imported.lose(id, at, CLIENT, GATEWAY),
+            _ => imported.lose(id, at, &format!("`{key}` is not known here"), POLICY),
+        }
         return Vec::new();
     };
     [wanted, negated(unwanted)].into_iter().flatten().collect()

@@ -1,8 +1,8 @@
 //! Where requests go: an HTTPRoute for the callers in the mesh, and one for each kind of gateway that a VirtualService is
-//! attached to.
+//! attached to. Beside them the routes of its connections (`connections`).
 
 use super::matches::Match;
-use super::steps;
+use super::{connections, steps};
 use crate::import::fields::{list, lose_rest, nest, take, text, time};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Named, Service, subset_name};
@@ -42,21 +42,12 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
         gateways.push(MESH.to_owned());
     }
     let rules = list(&mut spec, "http");
-    for (name, instead) in [
-        ("tls", "write a TLSRoute: docs/features/tcp.md"),
-        ("tcp", "write a TCPRoute: docs/features/tcp.md"),
-    ] {
-        if !list(&mut spec, name).is_empty() {
-            imported.lose(
-                &id,
-                &format!("spec.{name}"),
-                "only routes of HTTP are translated",
-                instead,
-            );
-        }
-    }
+    let connections = [
+        (("TLSRoute", "tls"), list(&mut spec, "tls")),
+        (("TCPRoute", "tcp"), list(&mut spec, "tcp")),
+    ];
     lose_rest(imported, &id, "spec", &spec, SEE);
-    if rules.is_empty() {
+    if rules.is_empty() && connections.iter().all(|(_, rules)| rules.is_empty()) {
         return;
     }
     let read = Virtual {
@@ -66,14 +57,23 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     };
     let (inside, outside): (Vec<&String>, Vec<&String>) = gateways.iter().partition(|g| *g == MESH);
     let both = !inside.is_empty() && !outside.is_empty();
+    let parents = match inside.is_empty() {
+        true => Vec::new(),
+        false => read.services_of(&hosts, imported),
+    };
+    let mut make = |name: &str, parents: &[Value], hosts: &[&String], gateways: &[&str]| {
+        read.route(name, parents, hosts, &rules, gateways, imported);
+        for (kind, rules) in &connections {
+            connections::route(&read, *kind, name, parents, (rules, gateways), imported);
+        }
+    };
     if !inside.is_empty() {
-        let parents = read.services_of(&hosts, imported);
         let name = if both {
             format!("{}-mesh", source.name)
         } else {
             source.name.clone()
         };
-        read.route(&name, &parents, &[], &rules, &[MESH], imported);
+        make(&name, &parents, &[], &[MESH]);
     }
     if !outside.is_empty() {
         let parents: Vec<Value> = outside
@@ -82,7 +82,7 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
             .collect();
         let names: Vec<&str> = outside.iter().map(|g| g.as_str()).collect();
         let hosts: Vec<&String> = hosts.iter().filter(|host| *host != "*").collect();
-        read.route(&source.name, &parents, &hosts, &rules, &names, imported);
+        make(&source.name, &parents, &hosts, &names);
     }
 }
 
@@ -286,7 +286,12 @@ impl Virtual<'_> {
     }
 
     /// Backends with their weights, and what is done to the requests of each.
-    fn backends(&self, at: &str, rule: &mut Value, imported: &mut Imported) -> Vec<Value> {
+    pub(super) fn backends(
+        &self,
+        at: &str,
+        rule: &mut Value,
+        imported: &mut Imported,
+    ) -> Vec<Value> {
         let all = list(rule, "route");
         let one = all.len() == 1;
         let mut backends = Vec::new();

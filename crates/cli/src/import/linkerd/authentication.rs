@@ -1,7 +1,7 @@
 //! Callers: identities and networks of authentications, as conditions in CEL. Linkerd's identities have no trust
 //! domain of ours, so they are compared by namespace and service account.
 
-use crate::import::cel::{any_network, either, negated, quoted};
+use crate::import::cel::{account, any_network, either, negated, quoted};
 use crate::import::fields::{list, take, text};
 use crate::import::texts;
 use serde_json::Value;
@@ -46,15 +46,6 @@ fn by_name(identity: &str) -> Option<String> {
     match name {
         "*" => Some(format!("source.namespace == {}", quoted(namespace))),
         _ => Some(account(name, Some(namespace))),
-    }
-}
-
-/// A service account.
-pub(super) fn account(name: &str, namespace: Option<&str>) -> String {
-    let name = format!("source.service == {}", quoted(name));
-    match namespace {
-        Some(namespace) => format!("source.namespace == {} && {name}", quoted(namespace)),
-        None => name,
     }
 }
 

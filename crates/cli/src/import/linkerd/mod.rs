@@ -7,6 +7,7 @@ mod policy;
 mod service_profile;
 
 use super::imported::Imported;
+use super::labels::import as import_labels;
 use super::services::Service;
 use super::source::Source;
 use policy::Policies;
@@ -26,6 +27,7 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
                 "Server"
                 | "AuthorizationPolicy"
                 | "ServerAuthorization"
+                | "HTTPLocalRateLimitPolicy"
                 | "MeshTLSAuthentication"
                 | "NetworkAuthentication"
                 | "HTTPRoute",
@@ -35,7 +37,10 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
                 let (why, instead) = other(kind);
                 imported.lose(&source.id, "spec", why, instead);
             }
-            (_, false) => labels::import(source, &mut imported),
+            (_, false) => {
+                let id = source.id.clone();
+                import_labels(id, source.into_whole(), &mut imported, labels::translate);
+            }
         }
     }
     policies.finish(&services, &mut imported);
@@ -64,10 +69,6 @@ fn other(kind: &str) -> (&'static str, &'static str) {
         "EgressNetwork" => (
             "hosts outside the mesh are an Egress's, which also says who may call them",
             "write an Egress with its hosts and ports: docs/features/egress.md",
-        ),
-        "HTTPLocalRateLimitPolicy" => (
-            "limits are a RateLimit's",
-            "write one with its `requests`: docs/manifests/traffic.md",
         ),
         "Link" | "ExternalWorkload" | "ExternalGroup" => (
             "a mesh is one cluster, or hosts",

@@ -1,7 +1,8 @@
 //! Policies about callers. Theirs are about Servers, which choose pods and a port; ours are about Services. A policy
 //! of which a part has no counterpart is not made at all: without the part it would be another policy.
 
-use super::authentication::{ANYBODY_KNOWN, account, identities, networks};
+use super::authentication::{ANYBODY_KNOWN, identities, networks};
+use crate::import::cel::account;
 use crate::import::fields::{list, lose_rest, take, text};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Service, labels};
@@ -54,6 +55,7 @@ impl Policies {
         for policy in std::mem::take(&mut self.policies) {
             match policy.kind.as_str() {
                 "ServerAuthorization" => self.server_authorization(policy, services, imported),
+                "HTTPLocalRateLimitPolicy" => self.rate_limit(policy, services, imported),
                 _ => self.authorization(policy, services, imported),
             }
         }
@@ -97,6 +99,50 @@ impl Policies {
                 services,
                 imported,
             );
+        }
+    }
+
+    /// HTTPLocalRateLimitPolicy, of which the total has a counterpart: a RateLimit counts for all callers together.
+    fn rate_limit(&self, mut source: Source, services: &[Service], imported: &mut Imported) {
+        let mut spec = std::mem::take(&mut source.spec);
+        let id = source.id.clone();
+        let kind = text(&mut spec, "targetRef/kind").unwrap_or_default();
+        let name = text(&mut spec, "targetRef/name").unwrap_or_default();
+        take(&mut spec, "targetRef");
+        let count = take(&mut spec, "total/requestsPerSecond");
+        lose_rest(
+            imported,
+            &id,
+            "spec",
+            &spec,
+            "limit by caller in an HTTPFilter of a Gateway's route: `rateLimit.by` of docs/manifests/routes.md",
+        );
+        let Some(count) = count else {
+            return;
+        };
+        let targets = self.targets(&kind, &name, &source);
+        if targets.is_empty() {
+            let why = format!("the {kind} {name} is not among the objects");
+            imported.lose(&id, "spec.targetRef", &why, "give it, too");
+        }
+        for target in &targets {
+            let found = target.server.services(services);
+            if found.is_empty() {
+                target.server.no_service(&id, imported);
+            }
+            for (service, ports) in &found {
+                let reference =
+                    |port: &u64| json!({ "kind": "Service", "name": service.name, "port": port });
+                let refs: Vec<Value> = ports.iter().map(reference).collect();
+                let spec = json!({
+                    "targetRefs": refs, "requests": { "count": count, "per": "1s" },
+                });
+                let name = match found.as_slice() {
+                    [_] => source.name.clone(),
+                    _ => format!("{}-{}", source.name, service.name),
+                };
+                imported.make(&id, object("RateLimit", source.namespace(), &name, spec));
+            }
         }
     }
 

@@ -160,43 +160,69 @@ fn overrides(
     (!backends.is_empty()).then_some(backends)
 }
 
+/// A condition as a match; its parts, `all`, must hold together. None: it cannot be said.
+fn one_match(
+    id: &str,
+    at: &str,
+    mut condition: Value,
+    imported: &mut Imported,
+) -> Option<Map<String, Value>> {
+    let before = imported.lost.len();
+    let mut one = Map::new();
+    let mut parts = list(&mut condition, "all");
+    parts.push(condition);
+    for mut part in parts {
+        match text(&mut part, "method") {
+            Some(method) if METHODS.contains(&method.as_str()) && !one.contains_key("method") => {
+                one.insert("method".into(), method.into());
+            }
+            Some(_) => imported.lose(
+                id,
+                &format!("{at}.method"),
+                "a match takes one, of the usual ones",
+                SEE,
+            ),
+            None => {}
+        }
+        match text(&mut part, "pathRegex") {
+            Some(path) if !one.contains_key("path") => {
+                let path = json!({ "type": "RegularExpression", "value": path });
+                one.insert("path".into(), path);
+            }
+            Some(_) => imported.lose(id, &format!("{at}.pathRegex"), "a match takes one", SEE),
+            None => {}
+        }
+        lose_rest(
+            imported,
+            id,
+            at,
+            &part,
+            "write the route anew: `match` of an HTTPFilter takes any condition",
+        );
+    }
+    (imported.lost.len() == before).then_some(one)
+}
+
 /// A route as a rule. None: its condition cannot be said.
 fn rule(id: &str, at: &str, mut route: Value, imported: &mut Imported) -> Option<Value> {
     take(&mut route, "name");
     let mut condition = take(&mut route, "condition").unwrap_or_else(|| json!({}));
-    let mut one = Map::new();
-    if let Some(method) = text(&mut condition, "method") {
-        if !METHODS.contains(&method.as_str()) {
-            imported.lose(
-                id,
-                &format!("{at}.condition.method"),
-                "a match does not take it",
-                SEE,
-            );
-            return None;
-        }
-        one.insert("method".into(), method.into());
+    let mut matches = Vec::new();
+    let mut any = list(&mut condition, "any");
+    if any.is_empty() {
+        any.push(condition);
     }
-    if let Some(path) = text(&mut condition, "pathRegex") {
-        one.insert(
-            "path".into(),
-            json!({ "type": "RegularExpression", "value": path }),
-        );
-    }
-    if condition.as_object().is_some_and(|rest| !rest.is_empty()) {
-        let at = format!("{at}.condition");
-        lose_rest(
-            imported,
-            id,
-            &at,
-            &condition,
-            "make a rule for each of several conditions",
-        );
-        return None;
+    for one in any {
+        let one = one_match(id, &format!("{at}.condition"), one, imported)?;
+        matches.push(Value::from(one));
     }
     let mut rule = Map::new();
-    if !one.is_empty() {
-        rule.insert("matches".into(), json!([one]));
+    // Without a condition it is about everything.
+    if matches
+        .iter()
+        .all(|one| one.as_object().is_some_and(|m| !m.is_empty()))
+    {
+        rule.insert("matches".into(), matches.into());
     }
     let mut timeouts = Map::new();
     time(

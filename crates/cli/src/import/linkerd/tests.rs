@@ -258,6 +258,61 @@ fn a_profile_becomes_a_route_and_a_budget() {
 }
 
 #[test]
+fn conditions_are_matches() {
+    for (condition, ours) in [
+        (
+            "{all: [{method: GET}, {pathRegex: /a}]}",
+            json!([{ "method": "GET", "path": { "type": "RegularExpression", "value": "/a" } }]),
+        ),
+        (
+            "{any: [{method: GET}, {all: [{method: PUT}]}]}",
+            json!([{ "method": "GET" }, { "method": "PUT" }]),
+        ),
+    ] {
+        let imported = imported(&one(
+            "ServiceProfile",
+            "linkerd.io/v1alpha2",
+            "ratings.shop.svc.cluster.local",
+            &format!("{{routes: [{{name: a, condition: {condition}, timeout: 1s}}]}}"),
+        ));
+        assert_eq!(imported.lost, []);
+        let rules = &imported.objects[0].object["spec"]["rules"];
+        assert_eq!(rules[0]["matches"], ours, "{condition}");
+    }
+}
+
+#[test]
+fn limits_of_a_server_are_those_of_its_services() {
+    let limit = |spec: &str| {
+        let text = server()
+            + &policy(
+                "HTTPLocalRateLimitPolicy",
+                "slow",
+                &format!(
+                    "{{targetRef: {{group: policy.linkerd.io, kind: Server, name: web}}, {spec}}}"
+                ),
+            );
+        imported(&text)
+    };
+    let total = limit("total: {requestsPerSecond: 100}");
+    assert_eq!(total.lost, []);
+    let [made] = total.objects.as_slice() else {
+        panic!("{total:?}");
+    };
+    assert_eq!(made.object["kind"], "RateLimit");
+    let requests = &made.object["spec"]["requests"];
+    assert_eq!(*requests, json!({ "count": 100, "per": "1s" }));
+    assert_eq!(
+        made.object["spec"]["targetRefs"].as_array().unwrap().len(),
+        1
+    );
+    let each = limit("identity: {requestsPerSecond: 10}");
+    let id = "HTTPLocalRateLimitPolicy shop/slow";
+    assert_eq!(lost(&each), [(id, "spec.identity.requestsPerSecond")]);
+    assert!(each.objects.is_empty());
+}
+
+#[test]
 fn overrides_are_weights() {
     let profile = |spec: &str| {
         one(
@@ -278,8 +333,12 @@ fn overrides_are_weights() {
     );
     for (spec, field) in [
         (
-            "{routes: [{name: a, condition: {all: [{method: GET}]}, timeout: 1s}]}",
-            "spec.routes[0].condition.all[0].method",
+            "{routes: [{name: a, condition: {all: [{method: GET}, {method: PUT}]}, timeout: 1s}]}",
+            "spec.routes[0].condition.method",
+        ),
+        (
+            "{routes: [{name: a, condition: {not: {method: GET}}, timeout: 1s}]}",
+            "spec.routes[0].condition.not.method",
         ),
         (
             "{routes: [{name: a, condition: {method: GET}}]}",
@@ -305,7 +364,7 @@ metadata: {name: shop, annotations: {linkerd.io/inject: enabled, team: a}}
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: d, namespace: shop, annotations: {linkerd.io/created-by: x}}
-spec: {template: {metadata: {annotations: {config.linkerd.io/opaque-ports: '3306', config.linkerd.io/proxy-cpu-limit: '1'}}}}
+spec: {template: {metadata: {annotations: {config.linkerd.io/opaque-ports: '3306', config.linkerd.io/proxy-cpu-limit: '1', config.linkerd.io/skip-inbound-ports: 80-90, config.linkerd.io/proxy-log-level: info}}}}
 ---
 apiVersion: policy.linkerd.io/v1beta3
 kind: HTTPRoute
@@ -313,8 +372,15 @@ metadata: {name: split, namespace: shop}
 spec: {parentRefs: [{group: core, kind: Service, name: ratings}], rules: [{backendRefs: [{name: ratings, port: 80}]}]}
 ";
     let imported = imported(text);
-    let place = "spec.template.metadata.annotations.config.linkerd.io/proxy-cpu-limit";
-    assert_eq!(lost(&imported), [("Deployment shop/d", place)]);
+    // The webhook would refuse a list with a range in it.
+    let places = ["skip-inbound-ports", "proxy-log-level"]
+        .map(|name| format!("spec.template.metadata.annotations.config.linkerd.io/{name}"));
+    assert_eq!(
+        lost(&imported),
+        places
+            .each_ref()
+            .map(|place| ("Deployment shop/d", place.as_str()))
+    );
     let object = |n: usize| &imported.objects[n].object;
     assert_eq!(
         object(0)["metadata"],
@@ -322,7 +388,7 @@ spec: {parentRefs: [{group: core, kind: Service, name: ratings}], rules: [{backe
     );
     assert_eq!(
         object(1)["spec"]["template"]["metadata"]["annotations"],
-        json!({ "tulle.dev/opaque-ports": "3306" })
+        json!({ "tulle.dev/opaque-ports": "3306", "tulle.dev/cpu-limit": "1" })
     );
     assert_eq!(object(2)["apiVersion"], "gateway.networking.k8s.io/v1");
     assert_eq!(

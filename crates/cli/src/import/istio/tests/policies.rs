@@ -38,6 +38,10 @@ fn a_policy_is_about_the_services_of_its_workloads() {
         targets("selector: {matchLabels: {app: ratings}},"),
         ["ratings"]
     );
+    assert_eq!(
+        targets("targetRefs: [{group: '', kind: Service, name: ratings}],"),
+        ["ratings"]
+    );
     let unknown = imported(&policy("{selector: {matchLabels: {app: x}}, rules: [{}]}"));
     assert_eq!(
         lost(&unknown),
@@ -77,10 +81,18 @@ fn lists_stay_lists_and_what_they_cannot_say_is_a_condition() {
         ),
         (
             "{when: [{key: 'request.headers[X-Team]', values: [a, b*]}, {key: source.principal, notValues: [td/ns/a/sa/b]},
-              {key: 'request.headers[x-any]', values: ['*']}, {key: remote.ip, values: [10.1.0.0/16]}]}",
+              {key: 'request.headers[x-any]', values: ['*']}, {key: source.ip, values: [10.1.0.0/16]}]}",
             json!([{ "to": { "when": "\"X-Team\" in request.headers && (request.headers[\"X-Team\"] == \"a\" || \
                 request.headers[\"X-Team\"].startsWith(\"b\")) && !(source.identity == \"spiffe://td/ns/a/sa/b\") && \
                 \"x-any\" in request.headers && cidr(\"10.1.0.0/16\").containsIP(source.address)" } }]),
+        ),
+        (
+            "{from: [{source: {serviceAccounts: [web, jobs/night], notServiceAccounts: [dev/x]}}],
+              when: [{key: destination.port, values: ['9080'], notValues: ['9080']}]}",
+            json!([{ "to": { "when": "destination.port in [80] && !(destination.port in [80]) && \
+                (source.namespace == \"shop\" && source.service == \"web\" || \
+                source.namespace == \"jobs\" && source.service == \"night\") && \
+                !(source.namespace == \"dev\" && source.service == \"x\")" } }]),
         ),
     ] {
         let made = rules(&format!("{{selector: {{matchLabels: {{app: reviews}}}}, rules: [{rule}]}}"));
@@ -124,6 +136,23 @@ fn a_policy_that_would_be_another_one_is_not_made() {
         (
             "{selector: {matchLabels: {app: reviews}}, rules: [{to: [{operation: {ports: ['7']}}]}]}",
             "spec.rules[0].to[0].operation.ports",
+        ),
+        // Behind a gateway these are somebody else than the caller.
+        (
+            "{rules: [{when: [{key: remote.ip, values: [10.1.0.0/16]}]}]}",
+            "spec.rules[0].when[0]",
+        ),
+        (
+            "{rules: [{from: [{source: {notRemoteIpBlocks: [10.1.0.0/16]}}]}]}",
+            "spec.rules[0].from[0].source.notRemoteIpBlocks",
+        ),
+        (
+            "{targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: way}], rules: [{}]}",
+            "spec.targetRefs[0]",
+        ),
+        (
+            "{rules: [{when: [{key: destination.port, values: ['7']}]}]}",
+            "spec.rules[0].when[0]",
         ),
         (
             "{rules: [{to: [{operation: {somethingNew: [a]}}]}]}",
@@ -173,7 +202,7 @@ spec: {}
     assert_eq!(specs[0]["spec"], json!({ "mtls": { "mode": "strict" } }));
     assert_eq!(
         specs[1]["metadata"]["labels"],
-        json!({ "tulle.dev/inject": "enabled" })
+        json!({ "team": "a", "tulle.dev/inject": "enabled" })
     );
     assert_eq!(
         lost(&imported),
@@ -183,4 +212,156 @@ spec: {}
         ]
     );
     assert_eq!(imported.untouched, ["Deployment shop/d"]);
+}
+
+fn tokens(spec: &str) -> Imported {
+    imported(&format!(
+        "{SERVICES}apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {{name: t, namespace: shop}}
+spec: {spec}
+"
+    ))
+}
+
+#[test]
+fn tokens_are_read_by_an_authentication() {
+    let imported = tokens(
+        "
+  selector: {matchLabels: {app: reviews}}
+  jwtRules:
+  - issuer: https://login.example.com
+    audiences: [shop]
+    jwksUri: https://login.example.com/keys
+    timeout: 5s
+    forwardOriginalToken: true
+    outputClaimToHeaders: [{header: x-user, claim: sub}]
+  - issuer: local
+    jwks: '{\"keys\": []}'
+    fromHeaders: [{name: x-token, prefix: 'Bearer '}]
+",
+    );
+    assert_eq!(imported.lost, []);
+    let [made] = imported.objects.as_slice() else {
+        panic!("{imported:?}");
+    };
+    assert_eq!(made.object["kind"], "Authentication");
+    assert_eq!(
+        made.object["spec"],
+        json!({
+            "targetRefs": [{ "kind": "Service", "name": "reviews" }],
+            "jwt": { "optional": true, "providers": [
+                {
+                    "issuer": "https://login.example.com", "audiences": ["shop"],
+                    "jwksUri": "https://login.example.com/keys", "forward": true,
+                    "claimHeaders": [{ "claim": "sub", "header": "x-user" }],
+                },
+                { "issuer": "local", "jwks": "{\"keys\": []}", "header": "x-token" },
+            ] },
+        })
+    );
+    assert!(made.notes.iter().any(|note| note.contains("jwks.hosts")));
+}
+
+#[test]
+fn an_authentication_that_would_take_other_tokens_is_not_made() {
+    for (rule, field) in [
+        ("issuer: a", "jwksUri"),
+        ("issuer: a, jwksUri: 'http://keys.shop/'", "jwksUri"),
+        ("issuer: a, jwks: x, fromParams: [token]", "fromParams[0]"),
+        (
+            "issuer: a, jwks: x, fromHeaders: [{name: t, prefix: 'Token '}]",
+            "fromHeaders[0].prefix",
+        ),
+        (
+            "issuer: a, jwks: x, fromHeaders: [{name: t}, {name: u}]",
+            "fromHeaders[0].name",
+        ),
+        (
+            "issuer: a, jwks: x, outputPayloadToHeader: x-payload",
+            "outputPayloadToHeader",
+        ),
+    ] {
+        let imported = tokens(&format!("{{jwtRules: [{{{rule}}}]}}"));
+        let lost = lost(&imported);
+        let expected = format!("spec.jwtRules[0].{field}");
+        assert_eq!(
+            lost.first(),
+            Some(&("RequestAuthentication shop/t", expected.as_str())),
+            "{rule}"
+        );
+        assert!(imported.objects.is_empty(), "{rule}");
+    }
+    let none = tokens("{}");
+    assert_eq!(
+        lost(&none),
+        [("RequestAuthentication shop/t", "spec.jwtRules")]
+    );
+}
+
+#[test]
+fn labels_and_annotations_of_pods_go_over() {
+    let imported = imported(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d, namespace: shop}
+spec:
+  template:
+    metadata:
+      labels: {app: d, sidecar.istio.io/inject: 'true'}
+      annotations:
+        traffic.sidecar.istio.io/excludeInboundPorts: '9000'
+        traffic.sidecar.istio.io/excludeOutboundPorts: '3306,6379'
+        traffic.sidecar.istio.io/excludeOutboundIPRanges: 10.9.0.0/16
+        traffic.sidecar.istio.io/includeOutboundIPRanges: '*'
+        sidecar.istio.io/proxyMemoryLimit: 256Mi
+        sidecar.istio.io/logLevel: warning
+        prometheus.istio.io/merge-metrics: 'false'
+        proxy.istio.io/config: 'concurrency: 1'
+        team: a
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: plain, namespace: shop, annotations: {sidecar.istio.io/status: x}}
+spec: {template: {metadata: {labels: {sidecar.istio.io/inject: 'false'}}}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: off, labels: {istio-injection: disabled, istio.io/rev: stable}}
+",
+    );
+    let made: Vec<&Value> = imported.objects.iter().map(|made| &made.object).collect();
+    assert_eq!(
+        made[0]["spec"]["template"]["metadata"],
+        json!({
+            "labels": { "app": "d", "tulle.dev/inject": "enabled" },
+            "annotations": {
+                "team": "a",
+                "tulle.dev/exclude-inbound-ports": "9000",
+                "tulle.dev/exclude-outbound-ports": "3306,6379",
+                "tulle.dev/exclude-outbound-ranges": "10.9.0.0/16",
+                "tulle.dev/memory-limit": "256Mi",
+                "tulle.dev/log-level": "warn",
+                "tulle.dev/metrics": "disabled",
+            },
+        })
+    );
+    assert_eq!(
+        made[1],
+        &json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "plain", "namespace": "shop" },
+            "spec": { "template": { "metadata": { "labels": { "tulle.dev/inject": "disabled" } } } },
+        })
+    );
+    assert_eq!(
+        made[2]["metadata"]["labels"],
+        json!({ "tulle.dev/inject": "disabled" })
+    );
+    assert_eq!(
+        lost(&imported),
+        [(
+            "Deployment shop/d",
+            "spec.template.metadata.annotations.proxy.istio.io/config"
+        )]
+    );
 }

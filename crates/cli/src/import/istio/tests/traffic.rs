@@ -85,7 +85,7 @@ fn a_subset_is_a_service_with_a_policy() {
   trafficPolicy:
     tls: {mode: ISTIO_MUTUAL}
     loadBalancer: {simple: LEAST_CONN}
-    connectionPool: {tcp: {maxConnections: 7, connectTimeout: 0.5s}, http: {http2MaxRequests: 9, idleTimeout: 1m}}
+    connectionPool: {tcp: {maxConnections: 7, connectTimeout: 0.5s, idleTimeout: 1h}, http: {http2MaxRequests: 9, idleTimeout: 1m}}
     outlierDetection: {consecutive5xxErrors: 3, interval: 1s, baseEjectionTime: 30s, maxEjectionPercent: 20}
   subsets:
   - {name: v1, labels: {version: v1}, trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: x-user}}}}
@@ -351,6 +351,107 @@ fn rules_answer_by_themselves() {
     );
 }
 
+/// A route has one rule, and names of servers and ports are the route's: each rule, and each list of names, is one.
+#[test]
+fn connections_have_routes_of_their_own() {
+    let text = virtual_service(
+        "
+  hosts: [ratings]
+  tls:
+  - match: [{port: 443, sniHosts: [a.example.com, '*.b.example.com']}, {port: 8443, sniHosts: [c.example.com]}]
+    route: [{destination: {host: ratings}, weight: 100}]
+  - match: [{sniHosts: ['*']}]
+    route: [{destination: {host: reviews.other.svc.cluster.local, port: {number: 80}}}]
+  tcp:
+  - match: [{port: 3306}, {port: 3307}]
+    route:
+    - {destination: {host: ratings, subset: v1}, weight: 90}
+    - {destination: {host: ratings, subset: v2}, weight: 10}
+  - route: [{destination: {host: ratings}}]
+",
+    );
+    let parent = |port: Option<u64>| {
+        let mut parent = json!({ "group": "", "kind": "Service", "name": "ratings" });
+        if let Some(port) = port {
+            parent["port"] = port.into();
+        }
+        parent
+    };
+    let ratings = json!({ "backendRefs": [{ "name": "ratings", "port": 9080 }] });
+    let other = json!({ "backendRefs": [{ "name": "reviews", "namespace": "other", "port": 80 }] });
+    let split = json!({ "backendRefs": [
+        { "name": "ratings-v1", "port": 9080, "weight": 90 },
+        { "name": "ratings-v2", "port": 9080, "weight": 10 },
+    ]});
+    let tls = |parents: &[Value], names: &[&str], rule: &Value| {
+        let mut spec = json!({ "parentRefs": parents, "rules": [rule] });
+        if !names.is_empty() {
+            spec["hostnames"] = json!(names);
+        }
+        spec
+    };
+    let (all, mysql) = (parent(None), [parent(Some(3306)), parent(Some(3307))]);
+    assert_eq!(
+        made(&text),
+        [
+            (
+                "TLSRoute v".to_owned(),
+                tls(
+                    &[parent(Some(443))],
+                    &["a.example.com", "*.b.example.com"],
+                    &ratings
+                )
+            ),
+            (
+                "TLSRoute v-2".to_owned(),
+                tls(&[parent(Some(8443))], &["c.example.com"], &ratings)
+            ),
+            (
+                "TLSRoute v-3".to_owned(),
+                tls(std::slice::from_ref(&all), &[], &other)
+            ),
+            ("TCPRoute v".to_owned(), tls(&mysql, &[], &split)),
+            (
+                "TCPRoute v-2".to_owned(),
+                tls(std::slice::from_ref(&all), &[], &ratings)
+            ),
+        ]
+    );
+}
+
+#[test]
+fn connections_of_gateways_go_by_their_ports() {
+    let text = virtual_service(
+        "
+  hosts: ['*']
+  gateways: [front, mesh]
+  tcp:
+  - match: [{port: 31400, gateways: [front]}]
+    route: [{destination: {host: ratings}}]
+  tls:
+  - match: [{port: 443, gateways: [front], sniHosts: [a.example.com]}]
+    route: [{destination: {host: ratings}}]
+",
+    );
+    let imported = imported(&text);
+    // As a host of the mesh a star is nobody.
+    assert_eq!(lost(&imported), [("VirtualService shop/v", "spec.hosts")]);
+    let made = specs(&imported);
+    let names: Vec<&str> = made.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["TLSRoute v", "TCPRoute v"]);
+    assert_eq!(
+        (&made[0].1["parentRefs"], &made[0].1["hostnames"]),
+        (
+            &json!([{ "kind": "Gateway", "name": "front", "port": 443 }]),
+            &json!(["a.example.com"])
+        )
+    );
+    assert_eq!(
+        made[1].1["parentRefs"],
+        json!([{ "kind": "Gateway", "name": "front", "port": 31400 }])
+    );
+}
+
 #[test]
 fn gateways_and_the_mesh_have_routes_of_their_own() {
     let made = made(
@@ -408,8 +509,20 @@ fn a_later_rule_that_would_win_is_named() {
 fn what_a_route_cannot_say_is_named() {
     for (spec, field) in [
         (
-            "{hosts: [ratings], tcp: [{route: [{destination: {host: ratings}}]}]}",
-            "spec.tcp",
+            "{hosts: [ratings], tcp: [{match: [{destinationSubnets: [10.0.0.0/8]}], route: [{destination: {host: ratings}}]}]}",
+            "spec.tcp[0].match[0].destinationSubnets[0]",
+        ),
+        (
+            "{hosts: [ratings], tls: [{match: [{sniHosts: [a.example], sourceLabels: {a: b}}], route: [{destination: {host: ratings}}]}]}",
+            "spec.tls[0].match[0].sourceLabels.a",
+        ),
+        (
+            "{hosts: [ratings], tcp: [{route: [{destination: {host: db.example.com}}]}]}",
+            "spec.tcp[0].route[0].destination.host",
+        ),
+        (
+            "{hosts: [ratings], tcp: [{somethingNew: 1, route: [{destination: {host: ratings}}]}]}",
+            "spec.tcp[0].somethingNew",
         ),
         (
             "{hosts: [api.example.com], http: [{route: [{destination: {host: ratings}}]}]}",
@@ -449,7 +562,7 @@ fn what_a_route_cannot_say_is_named() {
         let routes = imported
             .objects
             .iter()
-            .filter(|m| m.object["kind"] == "HTTPRoute");
+            .filter(|m| m.object["kind"].as_str().unwrap().ends_with("Route"));
         // A match that lost a condition would match more.
         assert!(
             routes.count() <= usize::from(!field.contains("match")),
@@ -469,6 +582,7 @@ spec:
   - {port: {number: 80, name: http, protocol: HTTP}, hosts: ['*'], tls: {httpsRedirect: true}}
   - {port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.example.com, ./b.example.com], tls: {mode: MUTUAL, credentialName: cert}}
   - {port: {number: 8443, name: tls, protocol: TLS}, hosts: [c.example.com], tls: {mode: PASSTHROUGH}}
+  - {port: {number: 31400, name: tcp, protocol: TCP}, hosts: [d.example.com, e.example.com]}
 ";
     let made = made(text);
     let all = json!({ "namespaces": { "from": "All" } });
@@ -481,6 +595,7 @@ spec:
         { "port": 443, "name": "https-1-0", "protocol": "HTTPS", "hostname": "a.example.com", "allowedRoutes": all, "tls": tls },
         { "port": 443, "name": "https-1-1", "protocol": "HTTPS", "hostname": "b.example.com", "allowedRoutes": same, "tls": tls },
         { "port": 8443, "name": "tls-2-0", "protocol": "TLS", "hostname": "c.example.com", "allowedRoutes": all, "tls": { "mode": "Passthrough" } },
+        { "port": 31400, "name": "tcp-3-0", "protocol": "TCP", "allowedRoutes": all },
     ]});
     assert_eq!(made[0], ("Gateway front".to_owned(), spec));
     assert_eq!(made[1].0, "HTTPRoute front-to-https");
