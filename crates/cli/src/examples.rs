@@ -242,6 +242,7 @@ pub(crate) const IMPORT: &str = "\
 Examples:
   tulle import osm mesh-config.yaml policies/egress.yaml > tulle.yaml
   tulle import fsm - -o json                  what is on standard input, for programs
+  tulle import istio --cluster --context prod > tulle.yaml
 
 Nothing is applied. Exit code 79 says that something was lost; standard error names it, and what to do instead.";
 

@@ -181,7 +181,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     if let Command::Bench { words } = &cli.command {
         return Err(bench::become_the_lab(words));
     }
-    if let Command::Import(args) = &cli.command {
+    if let Command::Import(args) = &cli.command
+        && !args.cluster
+    {
         return import::import(args);
     }
     if let Command::Plugin(command) = &cli.command {

@@ -755,8 +755,24 @@ pub(crate) struct Import {
     #[arg(value_name = "MESH")]
     pub(crate) mesh: OtherMesh,
     /// Files of YAML or JSON, as `kubectl get -o yaml` prints them; `-` is standard input
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(
+        required_unless_present = "cluster",
+        conflicts_with = "cluster",
+        value_name = "FILE"
+    )]
     pub(crate) files: Vec<PathBuf>,
+    /// Read the objects that a cluster has, and change nothing there
+    #[arg(long)]
+    pub(crate) cluster: bool,
+    /// Read only this namespace of the cluster
+    #[arg(
+        long,
+        short,
+        value_name = "NAME",
+        requires = "cluster",
+        conflicts_with = "files"
+    )]
+    pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) format: Output,
 }

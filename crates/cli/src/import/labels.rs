@@ -66,7 +66,7 @@ pub(super) fn import(id: String, mut whole: Value, imported: &mut Imported, tran
 }
 
 /// Takes out fields that the API server wrote: they are not to be applied.
-pub(super) fn clean(object: &mut Value) {
+pub(crate) fn clean(object: &mut Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };

@@ -6,6 +6,7 @@
 mod access;
 mod cel;
 mod fields;
+mod groups;
 mod imported;
 mod istio;
 mod labels;
@@ -20,7 +21,9 @@ use crate::args::{Format, Import, OtherMesh};
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings::FOUND;
 use crate::output::{self, line};
+pub(crate) use groups::{is_of, is_part, kinds};
 use imported::Imported;
+pub(crate) use labels::clean;
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -40,12 +43,21 @@ pub(crate) fn import(args: &Import) -> Result<ExitCode> {
             flatten(document, &mut objects);
         }
     }
+    translate(args, objects)
+}
+
+/// Translates objects, prints what they become, and says with its exit code whether something was lost.
+pub(crate) fn translate(args: &Import, objects: Vec<Value>) -> Result<ExitCode> {
     // OSM and FSM have the same kinds and differ in their API groups, which are read alike.
-    let imported = match args.mesh {
+    let mut imported = match args.mesh {
         OtherMesh::Osm | OtherMesh::Fsm => osm::import(objects),
         OtherMesh::Istio => istio::import(objects),
         OtherMesh::Linkerd => linkerd::import(objects),
     };
+    // Nobody named the others, and a cluster has many.
+    if args.cluster {
+        imported.untouched.clear();
+    }
     show(&imported, args.format.output)?;
     Ok(match imported.lost.is_empty() {
         true => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ pub(crate) mod install;
 mod kubeconfig;
 mod namespace;
 mod nodes;
+mod other_mesh;
 mod outside;
 mod present;
 pub(crate) mod redirect;
@@ -50,6 +51,9 @@ pub(crate) async fn run(cli: &Cli) -> Result<Option<ExitCode>> {
         Command::Inject(args) => inject::inject(&cli.cluster, args).await?,
         Command::Harden(args) => {
             return harden::harden(&cluster().await?, args).await.map(Some);
+        }
+        Command::Import(args) if args.cluster => {
+            return other_mesh::import(&cluster().await?, args).await.map(Some);
         }
         Command::Metrics(Metrics {
             change: Some(change),
