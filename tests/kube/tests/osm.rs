@@ -32,6 +32,7 @@ fn a_mesh_of_osm_can_be_measured() {
     let wire = cluster.capture();
     await_pods(&cluster);
     limits_are_set(&cluster);
+    it_is_imported(&cluster);
     pods_answer_each_other(&cluster);
     strangers_are_refused(&cluster);
     only_tls(&cluster, &wire.end());
@@ -82,6 +83,27 @@ fn limits_are_set(cluster: &Cluster) {
     let limits = &sidecar["resources"]["limits"];
     assert_eq!(limits["cpu"], "900m");
     assert_eq!(limits["memory"], "300Mi");
+}
+
+/// `tulle import` translates what there is of OSM: its settings, and what the namespace says.
+fn it_is_imported(cluster: &Cluster) {
+    let said = cluster.tulle(&["import", "osm", "--cluster", "-o", "json"]);
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let made = |kind: &str, name: &str| {
+        let mut objects = told["objects"].as_array().unwrap().iter();
+        let found = objects.find(|made| {
+            let object = &made["object"];
+            object["kind"] == kind && object["metadata"]["name"] == name
+        });
+        found.unwrap_or_else(|| panic!("{kind} {name}: {told:#}"))["object"].clone()
+    };
+    let mesh = &made("Mesh", "mesh")["spec"];
+    assert_eq!(mesh["permissiveMode"], true, "{told:#}");
+    assert_eq!(mesh["sidecar"]["cpuLimit"], "900m", "{told:#}");
+    let labels = &made("Namespace", "osm")["metadata"]["labels"];
+    assert_eq!(labels["tulle.dev/inject"], "enabled", "{told:#}");
+    assert_eq!(labels["tulle.dev/metrics"], "enabled", "{told:#}");
+    assert!(!said.contains("managedFields"), "{said}");
 }
 
 fn fetch(cluster: &Cluster, namespace: &str, app: &str, url: &str) -> String {

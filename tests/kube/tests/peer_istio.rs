@@ -49,6 +49,29 @@ fn is_limited_to(pod: &Value, cpu: &str, memory: &str) {
     assert_eq!(limits["memory"], memory, "{pod:#}");
 }
 
+/// Checks that `tulle import` translates what there is of Istio: its strictness, and what pods and namespaces say.
+fn it_is_imported(cluster: &Cluster) {
+    let said = cluster.tulle(&["import", "istio", "--cluster", "-o", "json"]);
+    let told: Value = serde_json::from_str(&said).unwrap();
+    let made = |kind: &str, name: &str| {
+        let mut objects = told["objects"].as_array().unwrap().iter();
+        let found = objects.find(|made| {
+            let object = &made["object"];
+            object["kind"] == kind && object["metadata"]["name"] == name
+        });
+        found.unwrap_or_else(|| panic!("{kind} {name}: {told:#}"))["object"].clone()
+    };
+    assert_eq!(made("Mesh", "mesh")["spec"]["mtls"]["mode"], "strict");
+    let labels = &made("Namespace", PLACE)["metadata"]["labels"];
+    assert_eq!(labels["tulle.dev/inject"], "enabled", "{told:#}");
+    let pods = |name: &str| made("Deployment", name)["spec"]["template"]["metadata"].clone();
+    let limit = &pods("server")["annotations"]["tulle.dev/cpu-limit"];
+    assert_eq!(limit, "500m", "{told:#}");
+    let inject = &pods("stranger")["labels"]["tulle.dev/inject"];
+    assert_eq!(inject, "disabled", "{told:#}");
+    assert!(!said.contains("managedFields"), "{said}");
+}
+
 /// Checks that whatever the client and the server say to each other is TLS, of identities on both sides. The stranger's
 /// request, which is seen as it is, proves that the capture sees what pods say.
 fn talks_in_mutual_tls(cluster: &Cluster, key: &str, value: &str) {
@@ -60,6 +83,7 @@ fn talks_in_mutual_tls(cluster: &Cluster, key: &str, value: &str) {
     let [server, client, stranger] = ["server", "client", "stranger"].map(|a| pod(cluster, a));
     is_limited_to(&client, "1", "512Mi");
     is_limited_to(&server, "500m", "256Mi"); // by its annotations
+    it_is_imported(cluster);
 
     let mut said = String::new();
     eventually("the server is called", || {
