@@ -61,10 +61,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test test-kube test-kube-all test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -112,6 +112,12 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	for tests in scripts/suite scripts/account scripts/language scripts/docs tests/conformance tests/images tests/release; do \
 		python3 -B -m unittest discover --quiet --start-directory $$tests || exit 1; \
 	done
+
+test-skew: ## programs of the version before and today's in one mesh on this host
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2
+	@$(RUST)
+	$(PROGRAMS)
+	PREVIOUS_PROGRAMS="$$(tests/kube/previous.sh all)" cargo test --workspace --locked --test mesh skew
 
 test-stress: ## every test 20 times under load, and with signals and input as a shell's `&` leaves them: hours
 	$(PROGRAMS)

@@ -45,6 +45,8 @@ OF = {
     "bench": ("figures beside the peers", "docs/benchmarks.md"),
     "study-quick": ("figures between pods, beside the real Open Service Mesh and Istio", "docs/benchmarks.md"),
     "images": ("static images for amd64 and arm64", "docs/kubernetes/install.md"),
+    "test-skew": ("programs of the version before work with today's on a host, and a package is upgraded while its mesh runs",
+                  "docs/install.md"),
     "fuzz": ("no input from the network makes a parser panic", "SECURITY.md"),
     "docs": ("the documentation's books have no dead link and ask no other host for anything", "CONTRIBUTING.md"),
     "test-stress": ("no test is flaky", "CONTRIBUTING.md"),

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # The proxy of the release before this one, for the test of an upgrade: prints its path. Built once, and
 # kept outside the checkout under its commit. Prints nothing where the clone does not go back so far.
+#
+#   tests/kube/previous.sh         tulle-proxy
+#   tests/kube/previous.sh all     tulle, too; prints the directory of both
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,14 +15,24 @@ if [[ -z $commit ]]; then
     exit 0
 fi
 place=${XDG_CACHE_HOME:-$HOME/.cache}/tulle-kube/previous-$commit
-if [[ ! -x $place/tulle-proxy ]]; then
+programs=(tulle-proxy) packages=(--package tulle-proxy)
+if [[ ${1:-} == all ]]; then
+    programs+=(tulle) packages+=(--package tulle-cli)
+fi
+if [[ ! -x $place/${programs[-1]} ]]; then
     new=$(mktemp -d) begun=$SECONDS
     trap 'rm -rf "$new"' EXIT
     git archive "$commit" | tar --extract --directory "$new"
-    (cd "$new" && CARGO_TARGET_DIR=$new/target cargo build --quiet --locked --package tulle-proxy) >&2
+    (cd "$new" && CARGO_TARGET_DIR=$new/target cargo build --quiet --locked "${packages[@]}") >&2
     mkdir -p "$place"
-    strip -o "$place/tulle-proxy.new" "$new/target/debug/tulle-proxy"
-    mv "$place/tulle-proxy.new" "$place/tulle-proxy"
-    echo "built the proxy of the release before in $((SECONDS - begun)) s" >&2
+    for program in "${programs[@]}"; do
+        strip -o "$place/$program.new" "$new/target/debug/$program"
+        mv "$place/$program.new" "$place/$program"
+    done
+    echo "built ${programs[*]} of the release before in $((SECONDS - begun)) s" >&2
 fi
-echo "$place/tulle-proxy"
+if [[ ${1:-} == all ]]; then
+    echo "$place"
+else
+    echo "$place/tulle-proxy"
+fi

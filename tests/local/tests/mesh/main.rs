@@ -33,6 +33,7 @@ mod revoked;
 mod rotation;
 mod scraping;
 mod service;
+mod skew;
 mod traffic;
 mod why;
 mod wire;

@@ -1,0 +1,108 @@
+//! Programs of the version before and today's in one mesh, as they meet while somebody upgrades.
+//!
+//! `make test-skew` has `tests/kube/previous.sh` build the version before and names its directory in `PREVIOUS_PROGRAMS`;
+//! without that these tests are skipped.
+
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use tests_local::{Demo, Load, RATING, eventually, is_root, program, read_demo, signal};
+
+fn previous() -> Option<PathBuf> {
+    let place = std::env::var_os("PREVIOUS_PROGRAMS").map(PathBuf::from);
+    let place = place.filter(|p| !p.as_os_str().is_empty());
+    if place.is_none() {
+        println!(
+            "skipped: PREVIOUS_PROGRAMS names no programs of the version before; make test-skew does"
+        );
+    }
+    place
+}
+
+/// A program of the demo becomes another file, as a package or `install.sh` replaces it.
+fn replace(demo: &Demo, name: &str, by: &Path) {
+    let new = demo.path().join(format!("{name}.new"));
+    fs::copy(by.join(name), &new).unwrap();
+    fs::rename(new, demo.path().join(name)).unwrap();
+}
+
+/// Whether the sidecar of a workload runs the program that now lies in the demo's directory.
+fn is_new(demo: &Demo, workload: &str) -> bool {
+    let seen = |path: PathBuf| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let running = format!("/proc/{}/exe", demo.sidecar(workload));
+    let running = seen(running.into());
+    running.is_some() && running == seen(demo.path().join("tulle-proxy"))
+}
+
+fn by_gateway() -> String {
+    format!("/bookinfo-ratings/ratings/{RATING}")
+}
+
+fn load(demo: &Demo) -> Load {
+    let direct = format!("/ratings/{RATING}");
+    let load = Load::gets(demo.ingress, 2, &[&direct, &by_gateway(), "/productpage"]);
+    load.await_more(50);
+    load
+}
+
+/// The controller tells the sidecars of a change, and they obey.
+fn changes_hold(demo: &Demo) {
+    demo.apply(&demo.write("deny.yaml", &read_demo("deny-ratings.yaml")));
+    eventually("gateway is refused", || {
+        demo.get(&by_gateway()).status() == 403
+    });
+    let direct = format!("/ratings/{RATING}");
+    assert_eq!(demo.get(&direct).status(), 200);
+}
+
+#[test]
+fn sidecars_of_the_version_before_work_with_todays_controller() {
+    let Some(previous) = previous() else { return };
+    let demo = Demo::prepare(!is_root(), |text| text);
+    replace(&demo, "tulle-proxy", &previous);
+    demo.up();
+    let load = load(&demo);
+    changes_hold_under(load, &demo);
+}
+
+#[test]
+fn todays_sidecars_work_with_the_controller_of_the_version_before() {
+    let Some(previous) = previous() else { return };
+    let demo = Demo::prepare(!is_root(), |text| text);
+    replace(&demo, "tulle", &previous);
+    demo.up();
+    let load = load(&demo);
+    changes_hold_under(load, &demo);
+}
+
+fn changes_hold_under(load: Load, demo: &Demo) {
+    load.await_more(200);
+    load.assert_no_failure();
+    changes_hold(demo);
+}
+
+/// A package is upgraded while its mesh runs: what ends then comes back as the new program, under the controller that
+/// runs already.
+#[test]
+fn a_sidecar_that_ends_after_an_upgrade_comes_back_as_the_new_one() {
+    let Some(previous) = previous() else { return };
+    let demo = Demo::prepare(!is_root(), |text| text);
+    for program in ["tulle", "tulle-proxy"] {
+        replace(&demo, program, &previous);
+    }
+    demo.up();
+    let today = program("tulle-proxy");
+    replace(&demo, "tulle-proxy", today.parent().unwrap());
+    // The server's, then its client's: each meets the version before on the other side.
+    for workload in ["ratings", "gateway"] {
+        assert!(!is_new(&demo, workload));
+        signal(demo.sidecar(workload), Signal::KILL);
+        eventually("the sidecar is back, and new", || {
+            is_new(&demo, workload) && demo.get(&by_gateway()).status() == 200
+        });
+        demo.await_answer("/productpage");
+    }
+    let load = load(&demo);
+    changes_hold_under(load, &demo);
+}
