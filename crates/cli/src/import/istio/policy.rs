@@ -12,6 +12,10 @@ use std::collections::BTreeSet;
 
 const POLICY: &str = "write the policy anew: docs/manifests/access.md";
 const PORT: &str = "destination.port";
+/// Issuer and subject of a token, which Istio calls its principal.
+const TOKEN_OF: &str = "(string(jwt.claims.iss) + \"/\" + string(jwt.claims.sub))";
+/// Claims that are a list in a text.
+const SPACED: [&str; 2] = ["scope", "permission"];
 const CLIENT: &str = "behind a gateway the address of the client is not that of the caller";
 const GATEWAY: &str = "write a policy about the Gateway, where `from.networks` has clients' addresses: docs/features/gateway-policies.md";
 
@@ -214,6 +218,12 @@ fn from(
         };
         either(texts(source, name).into_iter().map(one).collect())
     };
+    let tokens = |source: &mut Value, name: &str| {
+        let whose = any(TOKEN_OF, &texts(source, name));
+        whose.map(|whose| format!("has(jwt.claims.iss) && has(jwt.claims.sub) && {whose}"))
+    };
+    when.extend(tokens(&mut source, "requestPrincipals"));
+    when.extend(negated(tokens(&mut source, "notRequestPrincipals")));
     when.extend(accounts(&mut source, "serviceAccounts"));
     when.extend(negated(accounts(&mut source, "notServiceAccounts")));
     let not = spiffe(&texts(&mut source, "notPrincipals"));
@@ -332,6 +342,9 @@ fn condition(
         };
         let unwanted = any(&value, &not).map(|c| format!("{has} && {c}"));
         Some((wanted, unwanted))
+    } else if let Some(names) = claim_names(&key) {
+        let is_one_of = |all: &[String]| claim(&names, all);
+        is_one_of(&values).zip(is_one_of(&not))
     } else {
         match key.as_str() {
             "source.namespace" => Some((any(&key, &values), any(&key, &not))),
@@ -362,6 +375,49 @@ fn condition(
         return Vec::new();
     };
     [wanted, negated(unwanted)].into_iter().flatten().collect()
+}
+
+/// Names of a claim and of what it is in, the outermost first.
+fn claim_names(key: &str) -> Option<Vec<&str>> {
+    let names = match key {
+        "request.auth.audiences" => return Some(vec!["aud"]),
+        "request.auth.presenter" => return Some(vec!["azp"]),
+        other => other.strip_prefix("request.auth.claims[")?,
+    };
+    Some(names.strip_suffix(']')?.split("][").collect())
+}
+
+/// Whether a claim is, or as a list has, one of these values; `Some(None)`: of no values. `None`: a pattern would have to be
+/// tried on each item of a list.
+#[expect(
+    clippy::option_option,
+    reason = "no demand is not the same as one that cannot be said"
+)]
+fn claim(names: &[&str], values: &[String]) -> Option<Option<String>> {
+    let mut claim = "jwt.claims".to_owned();
+    let mut has = Vec::new();
+    for name in names {
+        has.push(format!("{} in {claim}", quoted(name)));
+        claim = format!("{claim}[{}]", quoted(name));
+    }
+    let text = match names {
+        [name] if SPACED.contains(name) => format!("{claim}.split(\" \")"),
+        _ => format!("[{claim}]"),
+    };
+    let mut all = Vec::new();
+    for value in values.iter().filter(|v| *v != "*") {
+        if value.contains('*') {
+            return None;
+        }
+        let value = quoted(value);
+        all.push(format!(
+            "{value} in (type({claim}) == list ? {claim} : {text})"
+        ));
+    }
+    if values.iter().all(|v| v != "*") {
+        has.extend(either(all));
+    }
+    Some((!values.is_empty()).then(|| has.join(" && ")))
 }
 
 /// Istio's principals as identities.
