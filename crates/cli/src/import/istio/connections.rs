@@ -1,7 +1,8 @@
 //! Connections that are not HTTP: a TLSRoute or TCPRoute for each rule of `tls` or `tcp`. Such a route has one rule and one
 //! list of server names, so matches with other names get a route of their own.
 
-use super::virtual_service::{SEE, Virtual};
+use super::matches::SEE;
+use super::virtual_service::Virtual;
 use crate::import::fields::{list, lose_rest, take};
 use crate::import::imported::{Imported, object};
 use crate::import::texts;

@@ -1,10 +1,11 @@
 //! Matches of a VirtualService: what Gateway API can say, and conditions in CEL for the rest.
 
-use super::virtual_service::SEE;
 use crate::import::cel::{negated, quoted};
 use crate::import::fields::{METHODS, lose_rest, take, text};
 use crate::import::imported::Imported;
 use serde_json::{Map, Value, json};
+
+pub(super) const SEE: &str = "see docs/features/routing.md";
 
 /// A match.
 #[derive(Debug, Default)]

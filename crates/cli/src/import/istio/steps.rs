@@ -1,6 +1,7 @@
 //! Edits and answers of a rule of a VirtualService: filters of Gateway API, and fields of an HTTPFilter.
 
-use super::virtual_service::{SEE, Virtual};
+use super::matches::SEE;
+use super::virtual_service::Virtual;
 use crate::import::fields::{carry, list, lose_rest, milliseconds, nest, take, text, time};
 use crate::import::imported::Imported;
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
 //! Where requests go: an HTTPRoute for the callers in the mesh, and one for each kind of gateway that a VirtualService is
 //! attached to. Beside them the routes of its connections (`connections`).
 
-use super::matches::Match;
+use super::matches::{Match, SEE};
 use super::{connections, steps};
 use crate::import::fields::{list, lose_rest, nest, take, text, time};
 use crate::import::imported::{Imported, object};
@@ -10,7 +10,6 @@ use crate::import::source::Source;
 use crate::import::texts;
 use serde_json::{Map, Value, json};
 
-pub(super) const SEE: &str = "see docs/features/routing.md";
 /// Istio's name for all sidecars.
 const MESH: &str = "mesh";
 
