@@ -2,6 +2,7 @@
 
 use super::replicas::{endpoints, is_ready, replica};
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tests_local::{Demo, Load, RATING, eventually, is_root};
@@ -13,8 +14,17 @@ fn runs(pid: i32, program: &Path) -> bool {
     own.is_some() && own == file(program)
 }
 
+/// Whether a proxy does, if it runs at all.
+fn runs_as(demo: &Demo, name: &str, program: &Path) -> bool {
+    let status = demo.status();
+    let mut proxies = status["proxies"].as_array().unwrap().iter();
+    let found = proxies.find(|p| p["workload"] == name);
+    let pid = found.and_then(|p| p["pid"].as_i64());
+    pid.is_some_and(|pid| runs(i32::try_from(pid).unwrap(), program))
+}
+
 #[test]
-fn an_upgrade_runs_every_new_program_and_loses_no_request() {
+fn an_upgrade_runs_every_new_program_and_two_workloads_of_a_service_lose_no_request() {
     if !is_root() {
         return;
     }
@@ -42,10 +52,21 @@ fn an_upgrade_runs_every_new_program_and_loses_no_request() {
     assert!(!runs(controller, tulle), "they differ");
     assert!(!proxies.iter().any(|p| runs(demo.sidecar(p), proxy)));
 
-    let load = Load::gets(demo.ingress, 6, &[&format!("/ratings/{RATING}")]);
-    load.await_more(50);
-    let answer = demo.tulle(&["service", "upgrade"]);
-    load.await_more(50);
+    let direct = format!("/ratings/{RATING}");
+    let (answer, load) = std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| demo.tulle(&["service", "upgrade"]));
+        // The gateway is away for a moment. From then on nobody may notice anything.
+        eventually("the new gateway serves", || {
+            let new = runs_as(&demo, "gateway.ingress", proxy);
+            new && TcpStream::connect(demo.ingress).is_ok() && demo.get(&direct).status() == 200
+        });
+        let load = Load::gets(demo.ingress, 6, &[&direct]);
+        let still_old = !runs_as(&demo, "ratings-2", proxy);
+        assert!(still_old, "the load began too late");
+        let answer = upgrade.join().unwrap();
+        load.await_more(50);
+        (answer, load)
+    });
     assert_eq!(answer.code, 0, "{answer:?}");
     assert!(
         answer.out.contains("workload/ratings-2 restarted"),
