@@ -14,8 +14,6 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tulle_api::v1::StatusRequest;
 
-/// Callers know within this time that a workload is back, and send to it when the next one goes.
-const HEARD: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Restarts the controller, then each gateway, then each workload with its sidecar.
@@ -33,8 +31,6 @@ pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
             timeout: patience,
         };
         restart::restart(paths, objects.clone(), &one).await?;
-        // This host knows that it answers before callers' proxies do, who hear of it from the controller.
-        tokio::time::sleep(HEARD).await;
     }
     let own = env!("CARGO_PKG_VERSION");
     if before.version != own {
