@@ -395,7 +395,7 @@ fn a_plugin_says_what_its_configuration_may_be() {
         let failed = start(schema, bad).unwrap_err();
         assert!(failed.text.contains(told), "{bad}: {failed}");
     }
-    // What a name inherits is no demand and no property.
+    // Names that every object inherits are no demands and no properties.
     start(
         "{ properties: {} , additionalProperties: true }",
         r#"{"toString": 1}"#,

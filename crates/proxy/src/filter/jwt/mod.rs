@@ -69,7 +69,7 @@ struct Verified {
     claims: Option<Arc<Value<'static>>>,
 }
 
-/// What is wanted of a token that is valid.
+/// The part of a valid token that is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Headers,
