@@ -16,7 +16,7 @@ use crate::paths::make_dir;
 use rustix::fs::MemfdFlags;
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -60,6 +60,9 @@ pub(crate) struct Description {
     /// Passes further listeners, which come and go; none: all are in `listeners`.
     pub(crate) passes_listeners: Option<Rc<Listening>>,
 }
+
+/// The configuration that a proxy keeps, in its directory.
+const SNAPSHOT: &str = "snapshot";
 
 /// A proxy that is kept running.
 pub(crate) struct RunningProxy {
@@ -109,6 +112,17 @@ impl RunningProxy {
             admin_socket,
             directory,
         })
+    }
+
+    /// Removes the configuration that an earlier one kept.
+    pub(crate) fn forget(context: &Context, name: &str) -> Result<()> {
+        let snapshot = context.paths.proxies().join(name).join(SNAPSHOT);
+        match fs::remove_file(&snapshot) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(e).or_fail(|| format!("cannot remove {}", snapshot.display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Its state, `ready` as last asked.
@@ -294,7 +308,7 @@ impl Maker {
                 // Also when it is spent: a proxy whose certificate expires looks there again.
                 join_token_file: Some(token),
                 service_account_token: None,
-                snapshot: Some(self.directory.join("snapshot")),
+                snapshot: Some(self.directory.join(SNAPSHOT)),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
             }),
             workers: configured.unwrap_or_else(|| workers(limit)),

@@ -234,6 +234,9 @@ impl Unit {
         if !self.context.data_plane.has_sidecars() {
             return Ok(());
         }
+        // The controller answers. What the sidecar knew at its end is from when nobody was to call it: with that it
+        // would be ready before it knows its ports.
+        RunningProxy::forget(&self.context, &self.name)?;
         let description = Description {
             name: self.name.clone(),
             identity: self
