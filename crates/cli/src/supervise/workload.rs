@@ -134,17 +134,14 @@ impl Unit {
             s.ready = false;
             s.message = "stopping".into();
         });
-        *self.placement.borrow_mut() = None;
-        // Unreachable first, so that callers go elsewhere while requests in flight end.
-        if let Err(failure) = self
-            .context
-            .report(gone(&self.name, &self.context.node))
-            .await
-        {
-            // Expected of a workload whose object was deleted.
-            tracing::debug!("{failure}");
-        } else if app.is_some() {
-            sleep(FAREWELL).await;
+        // Unreachable first, so that callers go elsewhere while requests in flight end. The sidecar knows its ports until it
+        // has ended: a caller that has not heard yet is served.
+        let placement = self.placement.borrow_mut().take();
+        if let Some(mut placement) = placement {
+            placement.not_ready = true;
+            if self.tell(placement).await && app.is_some() {
+                sleep(FAREWELL).await;
+            }
         }
         if let Some(app) = app {
             app.stop().await;
@@ -152,9 +149,20 @@ impl Unit {
         if let Some(sidecar) = sidecar {
             sidecar.stop().await;
         }
+        self.tell(gone(&self.name, &self.context.node)).await;
         if let Some(plan) = plan {
             self.planner().leave(plan).await;
         }
+    }
+
+    /// Tells the controller where it is; whether that was heard.
+    async fn tell(&self, placement: Placement) -> bool {
+        let told = self.context.report(placement).await;
+        if let Err(failure) = &told {
+            // Expected of a workload whose object was deleted.
+            tracing::debug!("{failure}");
+        }
+        told.is_ok()
     }
 
     /// Everything until it is told to stop. What was started is left in the arguments.
