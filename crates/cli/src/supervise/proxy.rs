@@ -16,7 +16,7 @@ use crate::paths::make_dir;
 use rustix::fs::MemfdFlags;
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -41,8 +41,9 @@ pub(crate) struct Description {
     pub(crate) name: String,
     /// Last part of its identity `svc/<identity>`.
     pub(crate) identity: String,
-    /// The service whose application is behind it; none for a gateway.
-    pub(crate) service: Option<String>,
+    /// The workload whose application is behind it, by which the controller tells replicas of a service apart; none
+    /// for a gateway.
+    pub(crate) workload: Option<String>,
     /// Namespace it runs in; none: the host's.
     pub(crate) namespace: Option<String>,
     /// Where it listens.
@@ -60,9 +61,6 @@ pub(crate) struct Description {
     /// Passes further listeners, which come and go; none: all are in `listeners`.
     pub(crate) passes_listeners: Option<Rc<Listening>>,
 }
-
-/// The configuration that a proxy keeps, in its directory.
-const SNAPSHOT: &str = "snapshot";
 
 /// A proxy that is kept running.
 pub(crate) struct RunningProxy {
@@ -112,17 +110,6 @@ impl RunningProxy {
             admin_socket,
             directory,
         })
-    }
-
-    /// Removes the configuration that an earlier one kept.
-    pub(crate) fn forget(context: &Context, name: &str) -> Result<()> {
-        let snapshot = context.paths.proxies().join(name).join(SNAPSHOT);
-        match fs::remove_file(&snapshot) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                Err(e).or_fail(|| format!("cannot remove {}", snapshot.display()))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Its state, `ready` as last asked.
@@ -220,7 +207,7 @@ impl Maker {
             .log(&format!("{}.sidecar", self.description.name));
         // A gateway is Tulle's own proxy in any data plane.
         let envoy = self.context.envoy.as_ref();
-        let envoy = envoy.filter(|_| self.description.service.is_some());
+        let envoy = envoy.filter(|_| self.description.workload.is_some());
         let program = envoy.map_or(&self.context.proxy, |e| &e.agent);
         let mut command = self
             .context
@@ -304,11 +291,11 @@ impl Maker {
                 address: self.context.controller.to_string(),
                 ca_fingerprint: self.context.ca_fingerprint.borrow().clone(),
                 trust_bundle: None,
-                service: self.description.service.clone(),
+                service: self.description.workload.clone(),
                 // Also when it is spent: a proxy whose certificate expires looks there again.
                 join_token_file: Some(token),
                 service_account_token: None,
-                snapshot: Some(self.directory.join(SNAPSHOT)),
+                snapshot: Some(self.directory.join("snapshot")),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
             }),
             workers: configured.unwrap_or_else(|| workers(limit)),

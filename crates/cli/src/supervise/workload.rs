@@ -242,9 +242,6 @@ impl Unit {
         if !self.context.data_plane.has_sidecars() {
             return Ok(());
         }
-        // The controller answers. What the sidecar knew at its end is from when nobody was to call it: with that it
-        // would be ready before it knows its ports.
-        RunningProxy::forget(&self.context, &self.name)?;
         let description = Description {
             name: self.name.clone(),
             identity: self
@@ -252,7 +249,7 @@ impl Unit {
                 .identity
                 .clone()
                 .unwrap_or_else(|| self.service.clone()),
-            service: Some(self.service.clone()),
+            workload: Some(self.name.clone()),
             namespace: found.namespace.as_ref().map(|n| n.name.clone()),
             dns: found.dns.clone(),
             listeners: found.listeners.clone(),
