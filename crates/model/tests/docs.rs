@@ -164,7 +164,11 @@ fn is_object(document: &str) -> bool {
     let kind = after("kind: ").unwrap_or_default();
     let groups = ["tulle.dev/", "gateway.networking.k8s.io/", "smi-spec.io/"];
     let version = after("apiVersion: ").unwrap_or_default();
-    groups.iter().any(|group| version.contains(group)) && kinds().any(|known| known == kind)
+    // Gateways of this class are a cluster's alone, and their protocol is read by its controller.
+    let of_cluster = document.contains("gatewayClassName: tulle-egress");
+    groups.iter().any(|group| version.contains(group))
+        && kinds().any(|known| known == kind)
+        && !of_cluster
 }
 
 #[test]
