@@ -219,6 +219,8 @@ mod tests {
             let page = std::fs::read_to_string(format!("../../docs/kubernetes/{page}.md")).unwrap();
             for block in page.split("```yaml\n").skip(1) {
                 let block = block.split("```").next().unwrap();
+                // A digest of no image says nothing to a reader.
+                let block = &block.replace('…', &"0".repeat(64));
                 if !block.contains("kind:") {
                     let value = file(block).unwrap_or_else(|why| panic!("{block}: {why}"));
                     assert!(choice(&[value]).is_ok(), "{block}");
