@@ -57,8 +57,10 @@ pub enum NoValue {
     NotText,
     /// A text or list that is longer than [`crate::MAX_RESULT`].
     TooLong,
-    /// A field or token that came more than once, where its readers may take any of them.
+    /// A field that came more than once, where its readers may take any of them.
     Ambiguous,
+    /// Several tokens came, and nothing says whose claims count.
+    SeveralTokens,
     /// A variable that has no value here, such as a response that never came.
     Absent,
 }
@@ -74,7 +76,8 @@ impl fmt::Display for NoValue {
             Self::NotConvertible => "the value cannot be converted",
             Self::NotText => "the bytes are not UTF-8",
             Self::TooLong => "the result is too long",
-            Self::Ambiguous => "a header or token came more than once",
+            Self::Ambiguous => "a header came more than once",
+            Self::SeveralTokens => "more than one token came",
             Self::Absent => "a variable has no value here",
         })
     }

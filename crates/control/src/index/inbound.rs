@@ -16,7 +16,7 @@ pub(super) type Place = (ObjectName, u16);
 
 /// Each sidecar finds its own under the workload's name. The service's and the identity's name
 /// work too, so that a sidecar that knows only one of them finds it; with several replicas these
-/// stand for the first by name.
+/// stand for the first by name that runs: one that restarts takes no ports from the others.
 pub(super) fn outputs(
     inputs: &Inputs,
     name: &ObjectName,
@@ -37,10 +37,13 @@ pub(super) fn outputs(
     let mut alias = |name: &str, rank, workload| {
         aliases.entry(name.to_owned()).or_insert((rank, workload));
     };
-    for (workload, _) in inputs.workloads_of(service).take(1) {
+    let runs = |(workload, _): &(&str, &WorkloadSpec)| inputs.placements.contains_key(*workload);
+    let mut replicas: Vec<_> = inputs.workloads_of(service).collect();
+    replicas.sort_by_key(|replica| !runs(replica));
+    for (workload, _) in replicas.iter().take(1) {
         alias(service, 1, workload);
     }
-    for (workload, spec) in inputs.workloads_of(service) {
+    for (workload, spec) in &replicas {
         alias(identity_name_of(workload, spec), 2, workload);
     }
     for (alias, (rank, workload)) in aliases {

@@ -85,7 +85,8 @@ impl Claims for TokenClaims<'_> {
         match self.checked.get_or_init(|| self.check()) {
             Checked::None => Ok(Value::Map(List::Borrowed(&[]))),
             Checked::One(claims) => Ok(claims.borrowed()),
-            Checked::Several | Checked::Ambiguous => Err(NoValue::Ambiguous),
+            Checked::Several => Err(NoValue::SeveralTokens),
+            Checked::Ambiguous => Err(NoValue::Ambiguous),
             Checked::Refused(_) => Err(NoValue::Absent),
         }
     }
