@@ -26,25 +26,31 @@ pub(super) fn outputs(
     let service = name.as_str();
     let mut policies: BTreeMap<&str, Policy> = BTreeMap::new();
     let mut aliases: BTreeMap<String, (u8, &str)> = BTreeMap::new();
-    for (workload, spec) in inputs.workloads_of(service) {
+    let mut alias = |name: &str, rank, workload| {
+        aliases.entry(name.to_owned()).or_insert((rank, workload));
+    };
+    let mut replicas: Vec<_> = inputs.workloads_of(service).collect();
+    let runs = |workload: &str| inputs.placements.contains_key(workload);
+    replicas.sort_by_key(|(workload, _)| !runs(workload));
+    for (workload, spec) in &replicas {
         let identity = identity_name_of(workload, spec);
-        aliases.insert(workload.to_owned(), (0, workload));
         if let Some(account) = inputs.object_name(identity) {
             let policy = || policy::policy(inputs, name, &account);
             policies.entry(identity).or_insert_with(policy);
         }
+        if runs(workload) {
+            alias(workload, 0, workload);
+        }
     }
-    let mut alias = |name: &str, rank, workload| {
-        aliases.entry(name.to_owned()).or_insert((rank, workload));
-    };
-    let runs = |(workload, _): &(&str, &WorkloadSpec)| inputs.placements.contains_key(*workload);
-    let mut replicas: Vec<_> = inputs.workloads_of(service).collect();
-    replicas.sort_by_key(|replica| !runs(replica));
     for (workload, _) in replicas.iter().take(1) {
         alias(service, 1, workload);
     }
     for (workload, spec) in &replicas {
         alias(identity_name_of(workload, spec), 2, workload);
+    }
+    // Nobody is behind these.
+    for (workload, _) in &replicas {
+        alias(workload, 0, workload);
     }
     for (alias, (rank, workload)) in aliases {
         let Some(spec) = inputs.workloads.get(workload) else {
