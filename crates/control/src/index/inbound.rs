@@ -42,7 +42,14 @@ pub(super) fn outputs(
             alias(workload, 0, workload);
         }
     }
-    for (workload, _) in replicas.iter().take(1) {
+    // A workload of the service's name that does not run leaves the name to another of its identity alone: the name is that
+    // identity's.
+    let named = replicas.iter().find(|(workload, _)| *workload == service);
+    let stands = |(workload, spec): &&(&str, &WorkloadSpec)| {
+        let identity = identity_name_of(workload, spec);
+        named.is_none_or(|(workload, spec)| identity == identity_name_of(workload, spec))
+    };
+    if let Some((workload, _)) = replicas.iter().find(stands) {
         alias(service, 1, workload);
     }
     for (workload, spec) in &replicas {
