@@ -4,17 +4,17 @@
 //! as well, is in it. Manifests are applied again only when they have changed, and an object that they no
 //! longer have is deleted. Objects that came from elsewhere are left alone.
 
-use crate::client::{Objects, Rpc};
+use crate::client::Objects;
 use crate::failure::{OrFail, Result};
 use crate::manifests::Manifests;
 use crate::new_file::NewFile;
 use crate::paths::Paths;
-use crate::supervise::sort_for_removal;
+use crate::supervise::{remove, sort_for_removal, store};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
-use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest};
+use tulle_api::v1::Applied;
 
 /// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,30 +93,10 @@ pub(crate) async fn bring(
     manifests: &Manifests,
 ) -> Result<Vec<Applied>> {
     let record = ServiceRecord::new(files, manifests);
-    let request = ApplyRequest {
-        objects: manifests.to_api(),
-        dry_run: false,
-    };
-    let answer = objects
-        .apply(request)
-        .await
-        .rpc(|| "the manifests were refused; nothing was stored".to_owned())?;
-    let mut results = answer.results;
+    let mut results = store(objects, manifests.to_api()).await?;
     let gone = ServiceRecord::read(paths).map(|before| before.gone(&record));
     for (kind, name) in gone.unwrap_or_default() {
-        let request = DeleteRequest {
-            kind: kind.clone(),
-            name: name.clone(),
-        };
-        objects
-            .delete(request)
-            .await
-            .rpc(|| format!("cannot remove {kind}/{name}"))?;
-        results.push(Applied {
-            kind,
-            name,
-            outcome: "removed".into(),
-        });
+        results.push(remove(objects, kind, name).await?);
     }
     record.write(paths)?;
     Ok(results)

@@ -222,7 +222,7 @@ impl Content {
                 && namespace.is_none_or(|n| o["metadata"]["namespace"] == n)
         };
         let mut items: Vec<Value> = self.objects.iter().filter(is_meant).cloned().collect();
-        // Those of built-in kinds do not say what they are.
+        // Objects of built-in kinds do not say in lists what they are.
         if !group.contains("istio") && !group.contains("openservicemesh") && !group.contains("smi")
         {
             for item in &mut items {

@@ -1,6 +1,6 @@
 //! A controller that is killed while it writes comes up with the last objects it acknowledged.
 //!
-//! What a disk loses in a power cut beyond that is tested with a disk that forgets, beside the store
+//! A disk may lose more in a power cut: that is tested with a disk that forgets, beside the store
 //! (`crates/control/src/store/power_cut.rs`).
 
 #![allow(clippy::unwrap_used)] // a helper of tests may fail like a test

@@ -54,7 +54,7 @@ pub(crate) fn translate(args: &Import, objects: Vec<Value>) -> Result<ExitCode> 
         OtherMesh::Istio => istio::import(objects),
         OtherMesh::Linkerd => linkerd::import(objects),
     };
-    // Nobody named the others, and a cluster has many.
+    // A cluster has many others, which nobody named.
     if args.cluster {
         imported.untouched.clear();
     }

@@ -346,6 +346,36 @@ pub(crate) fn sort_for_removal<T>(objects: &mut [T], kind: impl Fn(&T) -> &str) 
     objects.sort_by_key(|o| LAST.iter().position(|k| *k == kind(o)));
 }
 
+/// Stores objects: all, or none of them.
+pub(crate) async fn store(objects: &mut Objects, wanted: Vec<Object>) -> Result<Vec<Applied>> {
+    let request = ApplyRequest {
+        objects: wanted,
+        dry_run: false,
+    };
+    let answer = objects
+        .apply(request)
+        .await
+        .rpc(|| "the manifests were refused; nothing was stored".to_owned())?;
+    Ok(answer.results)
+}
+
+/// Removes an object that is stored.
+pub(crate) async fn remove(objects: &mut Objects, kind: String, name: String) -> Result<Applied> {
+    let request = DeleteRequest {
+        kind: kind.clone(),
+        name: name.clone(),
+    };
+    objects
+        .delete(request)
+        .await
+        .rpc(|| format!("cannot remove {kind}/{name}"))?;
+    Ok(Applied {
+        kind,
+        name,
+        outcome: "removed".into(),
+    })
+}
+
 /// Stores the objects; then removes those that are not among them, unless they are to be kept or
 /// belong to another host.
 pub(crate) async fn prepare_objects(
@@ -360,15 +390,7 @@ pub(crate) async fn prepare_objects(
         .iter()
         .map(|o| (o.kind.clone(), o.name.clone()))
         .collect();
-    let request = ApplyRequest {
-        objects: wanted,
-        dry_run: false,
-    };
-    let answer = objects
-        .apply(request)
-        .await
-        .rpc(|| "the manifests were refused; nothing was stored".to_owned())?;
-    let mut results = answer.results;
+    let mut results = store(objects, wanted).await?;
     if keep {
         return Ok(results);
     }
@@ -384,19 +406,7 @@ pub(crate) async fn prepare_objects(
         if named.contains(&(kind.clone(), name.clone())) || object.json.contains(&joined) {
             continue;
         }
-        let request = DeleteRequest {
-            kind: kind.clone(),
-            name: name.clone(),
-        };
-        objects
-            .delete(request)
-            .await
-            .rpc(|| format!("cannot remove {kind}/{name}"))?;
-        results.push(Applied {
-            kind,
-            name,
-            outcome: "removed".into(),
-        });
+        results.push(remove(objects, kind, name).await?);
     }
     Ok(results)
 }

@@ -50,7 +50,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use workload::RunningWorkload;
 
 pub(crate) use controller::{
-    Plan, envoy_programs, mode_note, plan, prepare_objects, sort_for_removal, usable_proxy,
+    Plan, envoy_programs, mode_note, plan, prepare_objects, remove, sort_for_removal, store,
+    usable_proxy,
 };
 pub(crate) use lock::Lock;
 pub(crate) use objects::{NODE_LABEL, RESTART_MARK};

@@ -55,7 +55,7 @@ pub(super) fn outputs(
     for (workload, spec) in &replicas {
         alias(identity_name_of(workload, spec), 2, workload);
     }
-    // Nobody is behind these.
+    // A name that is left is of a workload that does not run, and is kept for when it does.
     for (workload, _) in &replicas {
         alias(workload, 0, workload);
     }

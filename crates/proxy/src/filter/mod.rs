@@ -201,7 +201,7 @@ impl Filters {
         })
     }
 
-    /// Those that check tokens.
+    /// Returns the filters that check tokens.
     pub fn tokens(&self) -> impl Iterator<Item = &Jwt> {
         self.steps.iter().filter_map(|step| match step {
             Step::Jwt(jwt) => Some(&**jwt),
