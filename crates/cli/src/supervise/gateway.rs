@@ -144,7 +144,7 @@ impl Unit {
         let description = Description {
             name,
             identity: self.name.clone(),
-            service: None,
+            workload: None,
             namespace: None,
             listeners: Vec::new(),
             passes_listeners: Some(Rc::clone(&self.listening)),

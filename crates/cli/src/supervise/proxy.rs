@@ -41,8 +41,8 @@ pub(crate) struct Description {
     pub(crate) name: String,
     /// Last part of its identity `svc/<identity>`.
     pub(crate) identity: String,
-    /// The service whose application is behind it; none for a gateway.
-    pub(crate) service: Option<String>,
+    /// The workload whose application is behind it; none for a gateway.
+    pub(crate) workload: Option<String>,
     /// Namespace it runs in; none: the host's.
     pub(crate) namespace: Option<String>,
     /// Where it listens.
@@ -206,7 +206,7 @@ impl Maker {
             .log(&format!("{}.sidecar", self.description.name));
         // A gateway is Tulle's own proxy in any data plane.
         let envoy = self.context.envoy.as_ref();
-        let envoy = envoy.filter(|_| self.description.service.is_some());
+        let envoy = envoy.filter(|_| self.description.workload.is_some());
         let program = envoy.map_or(&self.context.proxy, |e| &e.agent);
         let mut command = self
             .context
@@ -290,7 +290,7 @@ impl Maker {
                 address: self.context.controller.to_string(),
                 ca_fingerprint: self.context.ca_fingerprint.borrow().clone(),
                 trust_bundle: None,
-                service: self.description.service.clone(),
+                service: self.description.workload.clone(),
                 // Also when it is spent: a proxy whose certificate expires looks there again.
                 join_token_file: Some(token),
                 service_account_token: None,

@@ -249,7 +249,7 @@ impl Unit {
                 .identity
                 .clone()
                 .unwrap_or_else(|| self.service.clone()),
-            service: Some(self.service.clone()),
+            workload: Some(self.name.clone()),
             namespace: found.namespace.as_ref().map(|n| n.name.clone()),
             dns: found.dns.clone(),
             listeners: found.listeners.clone(),

@@ -16,7 +16,7 @@ pub(super) type Place = (ObjectName, u16);
 
 /// Each sidecar finds its own under the workload's name. The service's and the identity's name
 /// work too, so that a sidecar that knows only one of them finds it; with several replicas these
-/// stand for the first by name that runs: one that restarts takes no ports from the others.
+/// stand for the first by name.
 pub(super) fn outputs(
     inputs: &Inputs,
     name: &ObjectName,
@@ -26,38 +26,22 @@ pub(super) fn outputs(
     let service = name.as_str();
     let mut policies: BTreeMap<&str, Policy> = BTreeMap::new();
     let mut aliases: BTreeMap<String, (u8, &str)> = BTreeMap::new();
-    let mut alias = |name: &str, rank, workload| {
-        aliases.entry(name.to_owned()).or_insert((rank, workload));
-    };
-    let mut replicas: Vec<_> = inputs.workloads_of(service).collect();
-    let runs = |workload: &str| inputs.placements.contains_key(workload);
-    replicas.sort_by_key(|(workload, _)| !runs(workload));
-    for (workload, spec) in &replicas {
+    for (workload, spec) in inputs.workloads_of(service) {
         let identity = identity_name_of(workload, spec);
+        aliases.insert(workload.to_owned(), (0, workload));
         if let Some(account) = inputs.object_name(identity) {
             let policy = || policy::policy(inputs, name, &account);
             policies.entry(identity).or_insert_with(policy);
         }
-        if runs(workload) {
-            alias(workload, 0, workload);
-        }
     }
-    // A workload of the service's name that does not run leaves the name to another of its identity alone: the name is that
-    // identity's.
-    let named = replicas.iter().find(|(workload, _)| *workload == service);
-    let stands = |(workload, spec): &&(&str, &WorkloadSpec)| {
-        let identity = identity_name_of(workload, spec);
-        named.is_none_or(|(workload, spec)| identity == identity_name_of(workload, spec))
+    let mut alias = |name: &str, rank, workload| {
+        aliases.entry(name.to_owned()).or_insert((rank, workload));
     };
-    if let Some((workload, _)) = replicas.iter().find(stands) {
+    for (workload, _) in inputs.workloads_of(service).take(1) {
         alias(service, 1, workload);
     }
-    for (workload, spec) in &replicas {
+    for (workload, spec) in inputs.workloads_of(service) {
         alias(identity_name_of(workload, spec), 2, workload);
-    }
-    // A name that is left is of a workload that does not run, and is kept for when it does.
-    for (workload, _) in &replicas {
-        alias(workload, 0, workload);
     }
     for (alias, (rank, workload)) in aliases {
         let Some(spec) = inputs.workloads.get(workload) else {

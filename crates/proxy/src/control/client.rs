@@ -41,6 +41,8 @@ const SPREAD: Duration = Duration::from_secs(2);
 /// Longest that updates wait for the services they refer to. A connection waits as long to learn
 /// which service owns an address.
 const REFERENCES: Duration = Duration::from_secs(5);
+/// How long the ports of a deleted workload still serve callers that have not heard of it: as long as requests may take to end.
+const LEAVING: Duration = Duration::from_secs(5);
 /// How often the snapshot file is written at most.
 const SAVE_EVERY: Duration = Duration::from_millis(250);
 /// Longest wait that a controller may ask for.
@@ -280,6 +282,8 @@ pub struct ControlClient<S: Sink> {
     awaited: BTreeSet<String>,
     /// Time since when updates wait for them.
     waits_since: Option<Instant>,
+    /// The own ports, which the controller has removed, and when they go.
+    leaving: Option<(String, Instant)>,
     /// Configuration faults reported last; empty: none. A lasting fault is found again with each
     /// update, and is reported once.
     fault_told: String,
@@ -329,6 +333,7 @@ impl<S: Sink> ControlClient<S> {
             held: HashMap::new(),
             awaited: BTreeSet::new(),
             waits_since: None,
+            leaving: None,
             fault_told: String::new(),
             saved: None,
             save_due: None,
@@ -459,6 +464,7 @@ impl<S: Sink> ControlClient<S> {
                     self.settle();
                 }
                 () = passed(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
+                () = passed(self.leaving.as_ref().map(|(_, when)| *when)) => self.leave(),
                 () = passed(self.save_due) => self.save_what_is_due(),
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
                 step = renewal.step() => {
@@ -491,7 +497,9 @@ impl<S: Sink> ControlClient<S> {
                 Err(error) => errors.push(format!("{}: {error}", resource.name)),
             }
         }
-        errors.extend(self.publisher.update(&decoded, &update.removed));
+        let is_own = |name: &String| name.starts_with("inbound/") && self.held.contains_key(name);
+        let (own, removed): (Vec<_>, Vec<_>) = update.removed.iter().cloned().partition(is_own);
+        errors.extend(self.publisher.update(&decoded, &removed));
         if errors.is_empty() {
             if let Some(unanswered) = &mut self.unanswered {
                 for (name, ..) in &decoded {
@@ -500,6 +508,11 @@ impl<S: Sink> ControlClient<S> {
                 // A gateway that does not exist may be created; without it there is nothing to
                 // serve.
                 unanswered.retain(|n| n.starts_with("gateway/") || !update.removed.contains(n));
+            }
+            self.leaving
+                .take_if(|(own, _)| decoded.iter().any(|(name, ..)| name == own));
+            for name in own {
+                self.leaving = Some((name, Instant::now() + LEAVING));
             }
             let before = self.unused.len();
             for (name, version, body) in decoded {
@@ -662,6 +675,15 @@ impl<S: Sink> ControlClient<S> {
         if !self.more && self.unanswered.as_ref().is_some_and(BTreeSet::is_empty) {
             self.unanswered = None;
             self.publisher.settled();
+        }
+    }
+
+    /// Closes the ports of a workload that was deleted.
+    fn leave(&mut self) {
+        if let Some((name, _)) = self.leaving.take() {
+            self.publisher.update(&[], &[name]);
+            self.waits_since.get_or_insert_with(Instant::now);
+            self.release();
         }
     }
 
@@ -1210,5 +1232,44 @@ mod tests {
         assert_eq!(written(&path), second);
         drop(client);
         assert_ne!(written(&path), second);
+    }
+    #[tokio::test]
+    async fn a_deleted_workload_keeps_its_ports_for_a_while() {
+        let bootstrap = serde_json::json!({ "identity": "spiffe://tulle.local/svc/a" });
+        let bootstrap: Bootstrap = serde_json::from_value(bootstrap).unwrap();
+        let control = serde_json::json!({ "address": "127.0.0.1:1", "service": "a-2" });
+        let control: Control = serde_json::from_value(control).unwrap();
+        let publisher = Publisher::new(bootstrap.identity.clone());
+        let mut client = ControlClient::new(&bootstrap, control, publisher);
+        let ports = |client: &ControlClient<Publisher>| client.publisher.latest().inbound.is_some();
+        let told = || {
+            let inbound = serde_json::json!({ "service": "a", "ports": [], "policy": {} });
+            let inbound = Resource::Inbound(serde_json::from_value(inbound).unwrap());
+            let told = v1::Resource {
+                name: "inbound/a-2".into(),
+                version: 1,
+                body: tulle_api::encode_body(&inbound),
+                ..Default::default()
+            };
+            v1::ConfigUpdate {
+                resources: vec![told],
+                ..Default::default()
+            }
+        };
+        let removed = || v1::ConfigUpdate {
+            removed: vec!["inbound/a-2".into()],
+            ..Default::default()
+        };
+        // A workload that does not exist has nothing to keep.
+        client.apply(removed());
+        assert_eq!(client.leaving, None);
+        assert_eq!(client.apply(told()).error, "");
+        client.apply(removed());
+        assert!(ports(&client) && client.leaving.is_some());
+        client.apply(told());
+        assert_eq!(client.leaving, None, "it is there again");
+        client.apply(removed());
+        client.leave();
+        assert!(!ports(&client) && client.leaving.is_none());
     }
 }

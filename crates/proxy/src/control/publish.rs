@@ -205,7 +205,7 @@ impl Publisher {
     }
 
     /// Returns the newest snapshot, in force or not yet.
-    fn latest(&self) -> &Snapshot {
+    pub(super) fn latest(&self) -> &Snapshot {
         self.staged.as_ref().unwrap_or(&self.snapshot)
     }
 

@@ -220,6 +220,36 @@ fn nobody_else_can_read_keys_tokens_snapshots_or_sockets() {
 }
 
 #[test]
+fn each_replica_serves_with_its_own_application() {
+    let demo = Demo::start_without_privileges(|text| text);
+    let (port, program) = (tests_local::free_port(), demo.path().join("bookinfo"));
+    let replica = format!(
+        "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {{name: ratings-2}}\nspec:\n  \
+         service: ratings\n  \
+         command: [{}, echo, --name, second, --port, '{port}']\n  \
+         ports: [{{name: http, port: 8101, targetPort: {port}, appProtocol: http}}]\n",
+        program.display()
+    );
+    demo.apply(&demo.write("replica.yaml", &replica));
+    let path = format!("/ratings/{RATING}");
+    let is_second = || {
+        let answer = demo.get(&path);
+        assert_eq!(answer.status(), 200);
+        answer.text().contains("\"second\"")
+    };
+    eventually("the second application answers", is_second);
+    eventually("the first does, too", || !is_second());
+    // The console and the history know them apart, too.
+    let listed = demo.tulle(&["proxy", "list", "-o", "json"]);
+    assert!(listed.out.contains("ratings-2"), "{listed:?}");
+    let deleted = demo.tulle(&["delete", "workload", "ratings-2"]);
+    assert_eq!(deleted.code, 0, "{deleted:?}");
+    for _ in 0..200 {
+        is_second();
+    }
+}
+
+#[test]
 fn a_killed_supervisor_leaves_no_process() {
     let demo = Demo::start_without_privileges(|text| text);
     let supervisor = demo.status()["mesh"]["supervisor_pid"].as_u64().unwrap();
