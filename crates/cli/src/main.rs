@@ -59,6 +59,7 @@ use paths::Paths;
 use std::pin::Pin;
 use std::process::ExitCode;
 use supervise::preflight::Host;
+use tulle_net::memory;
 use which_mesh::WhichMesh;
 
 fn main() -> ExitCode {
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
     if first == tulle_redirect::exec_in::SUBCOMMAND {
         return exec_in(words);
     }
+    memory::use_one_arena();
     let done = if Internal::begins_with(&first) {
         Internal::try_parse().map(|internal| run_internal(&internal))
     } else {

@@ -40,6 +40,7 @@ async fn a_controller_of_its_own_process() {
     let Ok(directory) = std::env::var(CONTROLLER) else {
         return;
     };
+    tulle_net::memory::use_one_arena(); // as `tulle` does
     let directory = PathBuf::from(directory);
     let running = Controller::start(ControllerConfig {
         state_dir: directory.join("state"),

@@ -16,5 +16,5 @@ pub mod pattern;
 pub mod resource;
 pub mod samples;
 
-pub use document::to_yaml;
+pub use document::{Booleans, Place, YamlDocument, to_yaml};
 pub use hex::hex;

@@ -29,7 +29,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
-use tulle_model::to_yaml;
+use tulle_model::{Booleans, YamlDocument, to_yaml};
 
 /// Longest input, as for manifests.
 const MAX_BYTES: u64 = 8 << 20;
@@ -87,8 +87,7 @@ fn read(file: &Path) -> Result<(String, String)> {
 
 /// The documents of a file of YAML or JSON.
 fn documents(name: &str, text: &str) -> Result<Vec<Value>> {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    serde_saphyr::from_multiple_with_options(text, options)
+    YamlDocument::read_json(text, Booleans::Strict)
         .map_err(|why| Failure::input(format!("{name} is not YAML")).because(why))
 }
 

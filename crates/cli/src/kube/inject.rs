@@ -13,6 +13,7 @@ use tulle_kube::controller::ControllerOptions;
 use tulle_kube::inject::{InjectionOutcome, InjectionSetting, Settings, inject as into_pod};
 use tulle_kube::names::INJECT;
 use tulle_model::manifest::MeshSpec;
+use tulle_model::{Booleans, YamlDocument, to_yaml};
 
 /// Prints the manifests as they are to be applied.
 pub(crate) async fn inject(which: &Which, args: &Inject) -> Result<()> {
@@ -41,7 +42,7 @@ pub(crate) async fn inject(which: &Which, args: &Inject) -> Result<()> {
             Some(settings) => whole(pod, settings).map_err(|failure| failure.about(&name)),
         })?;
         printed.push_str("---\n");
-        let yaml = serde_saphyr::to_string(object);
+        let yaml = to_yaml(&*object);
         printed.push_str(&yaml.or_fail(|| format!("cannot print {name}"))?);
     }
     crate::output::text(&printed);
@@ -58,7 +59,7 @@ fn read(file: &Path) -> Result<Vec<Value>> {
     } else {
         std::fs::read_to_string(file).map_err(|e| Failure::input(what()).because(e))?
     };
-    let documents: std::result::Result<Vec<Value>, _> = serde_saphyr::from_multiple(&text);
+    let documents = YamlDocument::read_json(&text, Booleans::Wide);
     let documents = documents.map_err(|e| Failure::input(what()).because(e))?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }

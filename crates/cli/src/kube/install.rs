@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tulle_kube::crd;
 use tulle_kube::install::objects;
+use tulle_model::to_yaml;
 
 /// How long the cluster may take to say what is installed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,7 +83,7 @@ pub(super) fn written(objects: &[Value], format: ObjectFormat) -> Result<String>
     match format {
         ObjectFormat::Yaml => {
             for object in objects {
-                let yaml = serde_saphyr::to_string(object);
+                let yaml = to_yaml(object);
                 text.push_str("---\n");
                 text.push_str(&yaml.or_fail(|| "cannot print YAML".to_owned())?);
             }

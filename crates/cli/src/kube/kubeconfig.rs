@@ -5,8 +5,8 @@
 use crate::kubeconfig_files;
 use kube::config::{Kubeconfig, KubeconfigError};
 use serde::Deserialize;
-use serde_json::Value;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
+use tulle_model::{Booleans, YamlDocument};
 
 /// Reads this file, or those that the environment names.
 pub(super) fn read(file: Option<&Path>) -> Result<Kubeconfig, String> {
@@ -39,7 +39,7 @@ fn read_file(file: &Path) -> Result<Kubeconfig, String> {
     let read = std::fs::read(file).and_then(|bytes| text(&bytes));
     let text = read.map_err(|e| KubeconfigError::ReadConfig(e, file.into()).to_string())?;
     let invalid = |e: &dyn std::fmt::Display| format!("{} is no kubeconfig: {e}", file.display());
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| invalid(&e))?;
+    let documents = YamlDocument::read_json(&text, Booleans::Wide).map_err(|e| invalid(&e))?;
     let documents = documents.into_iter().filter(|document| !document.is_null());
     merge(documents.map(|document| {
         let mut read = Kubeconfig::deserialize(&document).map_err(|e| invalid(&e))?;

@@ -6,7 +6,7 @@ mod cluster;
 mod console;
 pub(crate) mod controller;
 mod dashboard;
-mod fault_place;
+mod fault;
 mod fix;
 mod harden;
 mod identity;

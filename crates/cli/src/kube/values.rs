@@ -1,6 +1,6 @@
 //! Reads the values chosen at installation: files, `--set` and dedicated options.
 
-use super::fault_place::Places;
+use super::fault;
 use crate::args::cluster::{Chosen, Images, Profile};
 use crate::args::{Install, IssuerArgs};
 use crate::failure::{Failure, OrFail, Result};
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
 use tulle_kube::install::choice::{Choice, check};
+use tulle_model::{Booleans, YamlDocument};
 
 /// Returns the given values, lowest precedence first: files, `options`, `--set`.
 pub(super) fn layers(chosen: &Chosen, options: Vec<Value>) -> Result<Vec<Value>> {
@@ -48,13 +49,14 @@ fn read(file: &Path) -> Result<Value> {
         text.map_err(|e| Failure::input(format!("cannot read {shown}")).because(e))?
     };
     let refused = |why: String| Failure::input(format!("{shown} is invalid")).because(why);
-    let value: Value = yaml(&text).map_err(refused)?;
+    let document = document(&text).map_err(refused)?;
+    let value = document.as_ref().map_or(Value::Null, YamlDocument::json);
     if value.is_null() {
         return Ok(json!({})); // nothing but comments
     }
     check(&value).map_err(|why| {
-        let places = yaml::<Places>(&text).ok();
-        let place = places.and_then(|places| places.find(&value, |value| check(value).err()));
+        let culprit = fault::find(&value, |value| check(value).err());
+        let place = document.and_then(|document| document.place(&culprit?));
         refused(match place {
             Some(place) => format!("{why} at {place}"),
             None => why,
@@ -63,9 +65,13 @@ fn read(file: &Path) -> Result<Value> {
     Ok(value)
 }
 
-fn yaml<T: serde::de::DeserializeOwned>(text: &str) -> std::result::Result<T, String> {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|e| e.to_string())
+/// The document of a text; `None`: there is nothing but comments.
+fn document(text: &str) -> std::result::Result<Option<YamlDocument>, String> {
+    let mut documents = YamlDocument::read(text, Booleans::Strict)?;
+    match documents.len() {
+        0 | 1 => Ok(documents.pop()),
+        count => Err(format!("it has {count} documents, write one")),
+    }
 }
 
 /// `controller.replicas=2`
@@ -80,7 +86,9 @@ fn one(set: &str) -> Result<Value> {
         .ok_or_else(|| refused("it has no =".into()))?;
     let value = match text {
         "" => "".into(),
-        text => yaml(text).map_err(refused)?,
+        text => document(text)
+            .map_err(refused)?
+            .map_or(Value::Null, |document| document.json()),
     };
     let keys = place.replace(r"\.", "\0");
     let layer = keys

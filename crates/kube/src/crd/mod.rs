@@ -15,6 +15,7 @@ pub use kinds::{Column, Definition, definitions};
 
 use crate::packed;
 use serde_json::Value;
+use tulle_model::{Booleans, YamlDocument};
 
 /// All definitions as objects, in the order of the documentation.
 ///
@@ -22,9 +23,8 @@ use serde_json::Value;
 /// Never: a test reads all of them.
 #[allow(clippy::expect_used, reason = "a test reads them")]
 pub fn objects() -> Vec<Value> {
-    let options = serde_saphyr::options! { strict_booleans: true };
-    let read = serde_saphyr::from_multiple_with_options(&packed::kinds(), options);
-    let mut objects: Vec<Value> = read.expect("definitions are YAML");
+    let read = YamlDocument::read_json(&packed::kinds(), Booleans::Strict);
+    let mut objects = read.expect("definitions are YAML");
     let place = |object: &Value| {
         let kind = &object["spec"]["names"]["plural"];
         definitions()

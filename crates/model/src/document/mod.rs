@@ -4,6 +4,7 @@
 mod decode;
 mod error;
 mod node;
+mod plain;
 mod suggest;
 mod write;
 
@@ -11,5 +12,6 @@ pub(crate) use decode::{decode, required};
 pub use error::ManifestError;
 pub(crate) use error::{Finding, Path, Report, shorten};
 pub(crate) use node::{Node, Value};
+pub use plain::{Booleans, Place, YamlDocument};
 pub(crate) use suggest::did_you_mean;
 pub use write::to_yaml;
