@@ -40,7 +40,6 @@ async fn a_controller_of_its_own_process() {
     let Ok(directory) = std::env::var(CONTROLLER) else {
         return;
     };
-    tulle_net::memory::use_one_arena(); // as `tulle` does
     let directory = PathBuf::from(directory);
     let running = Controller::start(ControllerConfig {
         state_dir: directory.join("state"),
@@ -98,6 +97,8 @@ impl Large {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_controller_of_its_own_process", "--nocapture"])
             .env(CONTROLLER, directory.path())
+            // As `tulle` has it (`tulle_net::memory::use_one_arena`); here there are threads before.
+            .env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
