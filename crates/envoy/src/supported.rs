@@ -1,9 +1,10 @@
 //! Refuses every feature that is not translated, so that nobody believes that Envoy has it.
 
 use crate::Untranslatable;
+use std::collections::BTreeMap;
 use tulle_model::bootstrap::Bootstrap;
 use tulle_model::resource::{
-    Backend, Balancer, Inbound, InboundPort, MeshSettings, PolicyMatch, PolicyRule, Route,
+    Backend, Balancer, Inbound, InboundPort, MeshSettings, PolicyMatch, PolicyRule, Revoked, Route,
     RouteMatch, RouteRule, Service, ServicePort, Traffic,
 };
 
@@ -31,7 +32,12 @@ fn mesh(mesh: &MeshSettings) -> Result<(), Untranslatable> {
     require(mesh.max_connections == 0, "Mesh", "maxConnections")?;
     require(mesh.tracing.is_none(), "Mesh", "tracing")?;
     require(mesh.otlp.is_none(), "Mesh", "otlp")?;
-    require(mesh.revoked.is_empty(), "Mesh", "revoked")?;
+    // Envoy refuses all that a host's authority has signed, whichever it is.
+    let revoked = Revoked {
+        hosts: BTreeMap::new(),
+        ..mesh.revoked.clone()
+    };
+    require(revoked.is_empty(), "Mesh", "revoked")?;
     require(!mesh.dns, "Mesh", "dns")
 }
 

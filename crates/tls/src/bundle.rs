@@ -13,8 +13,9 @@ use tulle_model::hex;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::context::provider;
+use crate::host_authority;
 use crate::identity::Identity;
-use crate::leaf::system_time;
+use crate::validity::system_time;
 
 /// Most roots of one bundle; a rotation needs two or three.
 const MAX_ROOTS: usize = 64;
@@ -145,6 +146,9 @@ impl TrustBundle {
         let mut fitting = anchors.filter(|(anchor, _)| {
             let mut one = RootCertStore::empty();
             one.roots.push((*anchor).clone());
+            if host_authority::is_in(intermediates) {
+                return host_authority::verify(intermediates, &one, now).is_ok();
+            }
             verify_server_cert_signed_by_trust_anchor(&leaf, &one, intermediates, now, algorithms)
                 .is_ok()
         });

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::leaf::{Leaf, system_time};
+use crate::leaf::Leaf;
+use crate::validity::system_time;
 
 /// Most chains remembered; past it all are forgotten, which costs a signature check each.
 const MAX_CHAINS: usize = 256;
@@ -53,10 +54,16 @@ impl Chains {
         (same && valid).then(|| Arc::clone(&known.leaf))
     }
 
-    /// Returns a certificate that was verified with some chain; it may have expired.
-    pub(crate) fn leaf(&self, leaf: &CertificateDer<'_>) -> Option<Arc<Leaf>> {
+    /// Returns the leaf of exactly this chain, if it was verified; it may have expired.
+    pub(crate) fn leaf(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+    ) -> Option<Arc<Leaf>> {
         let chains = self.lock();
-        chains.get(leaf.as_ref()).map(|k| Arc::clone(&k.leaf))
+        let known = chains.get(leaf.as_ref())?;
+        let same = known.others.iter().eq(others);
+        same.then(|| Arc::clone(&known.leaf))
     }
 
     /// Remembers a chain that has just passed every check.
@@ -143,7 +150,8 @@ mod tests {
         assert!(chains.find(first, others, now + 2 * hour).is_none());
         assert!(chains.find(first, others, now - 2 * hour).is_none());
         assert!(chains.find(first, others, now).is_some());
-        assert!(chains.leaf(first).is_some());
+        assert!(chains.leaf(first, others).is_some());
+        assert!(chains.leaf(first, &[]).is_none());
     }
 
     #[test]

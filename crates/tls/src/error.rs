@@ -62,6 +62,11 @@ pub enum HandshakeError {
     },
     /// A revocation list of its authority names the peer's certificate, or another one of its chain.
     OnRevocationList,
+    /// A host's authority signed the peer's certificate, and may not have.
+    HostAuthority {
+        /// The rule that is broken.
+        why: String,
+    },
     /// The peer's certificate may not be used for this, by its own or an authority's usage
     /// extensions.
     BadUsage {
@@ -101,6 +106,7 @@ impl HandshakeError {
             Self::NotSpiffe { .. } => "not_spiffe",
             Self::WrongTrustDomain { .. } => "wrong_trust_domain",
             Self::Revoked { .. } | Self::OnRevocationList => "revoked",
+            Self::HostAuthority { .. } => "host_authority",
             Self::BadUsage { .. } => "bad_usage",
             Self::ChainTooLarge { .. } => "chain_too_large",
             Self::BadCertificate { .. } => "bad_certificate",
@@ -118,9 +124,10 @@ impl HandshakeError {
             Self::Expired { .. } | Self::NotYetValid { .. } => AlertDescription::CertificateExpired,
             Self::Revoked { .. } | Self::OnRevocationList => AlertDescription::CertificateRevoked,
             Self::BadUsage { .. } => AlertDescription::UnsupportedCertificate,
-            Self::WrongIdentity { .. } | Self::NotSpiffe { .. } | Self::WrongTrustDomain { .. } => {
-                AlertDescription::CertificateUnknown
-            }
+            Self::WrongIdentity { .. }
+            | Self::NotSpiffe { .. }
+            | Self::WrongTrustDomain { .. }
+            | Self::HostAuthority { .. } => AlertDescription::CertificateUnknown,
             Self::ChainTooLarge { .. } | Self::BadCertificate { .. } => {
                 AlertDescription::BadCertificate
             }
@@ -283,6 +290,12 @@ impl fmt::Display for HandshakeError {
             ),
             Self::OnRevocationList => f.write_str(
                 "a revocation list of its authority names the peer's certificate: it needs another one",
+            ),
+            Self::HostAuthority { why } => write!(
+                f,
+                "the peer's certificate comes from the authority of a joined host, and is refused: {why}; \
+                 unless the host's workloads have just changed, somebody may have its key: \
+                 `tulle identity revoke node/NAME` ends all that it signed"
             ),
             Self::BadUsage { why } => write!(
                 f,

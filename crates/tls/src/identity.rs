@@ -140,6 +140,12 @@ impl Identity {
         self.inner.leaf.not_after
     }
 
+    /// Whether the authority of a joined host has signed it, and not the mesh's own.
+    pub fn is_signed_by_host(&self) -> bool {
+        let others = self.inner.certified.cert.get(1..).unwrap_or_default();
+        crate::host_authority::is_in(others)
+    }
+
     /// Everything but the key.
     pub fn public(&self) -> PublicIdentity {
         let leaf = &self.inner.leaf;

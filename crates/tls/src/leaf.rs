@@ -3,13 +3,15 @@
 //! The rules are those of the X.509-SVID standard (sections 2, 4 and 5). `verify` checks signatures
 //! and chains.
 
-use std::time::{Duration, SystemTime};
+use rustls::pki_types::CertificateDer;
+use std::time::SystemTime;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{Revoked, Serial};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
-use x509_parser::time::ASN1Time;
 
 use crate::error::HandshakeError;
+use crate::host_authority::{HostSigner, signer_of};
+use crate::validity::system_time;
 
 /// The end of a connection that a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub(crate) struct Leaf {
     number: Serial,
     /// The issuer's name (DER).
     issuer: Box<[u8]>,
+    /// The host's authority that signed it; none: a root did.
+    pub(crate) host: Option<HostSigner>,
 }
 
 impl Leaf {
@@ -48,12 +52,25 @@ impl Leaf {
             serial: certificate.raw_serial_as_string(),
             number: Serial::from_bytes(certificate.raw_serial()),
             issuer: certificate.issuer().as_raw().into(),
+            host: None,
         })
     }
 
-    /// Whether it is refused although it is valid.
+    /// Reads a certificate and notes the host's authority beside it, if one signed it.
+    pub(crate) fn parse_chain(
+        first: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        usages: &[Usage],
+    ) -> Result<Self, HandshakeError> {
+        let leaf = Self::parse(first, usages)?;
+        let host = signer_of(others)?;
+        Ok(Self { host, ..leaf })
+    }
+
+    /// Whether it is refused although it is valid: it is revoked, or the host's authority that signed it.
     pub(crate) fn is_revoked(&self, revoked: &Revoked) -> bool {
         revoked.has(&self.id, &self.number, &self.issuer)
+            || self.host.as_ref().is_some_and(|h| h.is_revoked(revoked))
     }
 
     /// Checks that `now` is within the validity.
@@ -72,14 +89,6 @@ impl Leaf {
         }
         Ok(())
     }
-}
-
-/// Times before 1970 count as 1970: no such certificate is valid today either way.
-pub(crate) fn system_time(time: ASN1Time) -> SystemTime {
-    let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
-    SystemTime::UNIX_EPOCH
-        .checked_add(Duration::from_secs(seconds))
-        .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn spiffe_id(certificate: &X509Certificate<'_>) -> Result<SpiffeId, HandshakeError> {

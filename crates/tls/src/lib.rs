@@ -16,6 +16,8 @@ pub mod enrol;
 mod error;
 mod handshake;
 mod hello;
+pub mod host_authority;
+pub mod host_chain;
 mod identity;
 mod leaf;
 pub mod outside;
@@ -25,6 +27,7 @@ mod session;
 mod session_error;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod validity;
 mod verify;
 
 pub use bundle::{BundleError, RootDetails, TrustBundle, fingerprint};

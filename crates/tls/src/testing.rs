@@ -7,15 +7,17 @@ mod anyone;
 pub use anyone::{AcceptAnyone, client_config};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    RevocationReason, RevokedCertParams, SanType, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, RevocationReason, RevokedCertParams, SanType, SerialNumber,
 };
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::host_authority::{HostConstraint, OID};
 use crate::{Identity, TrustBundle};
 
 /// Content of a workload's certificate.
@@ -103,6 +105,21 @@ impl TestCa {
             pem: certificate.pem(),
             issuer: Issuer::new(params, key),
         }
+    }
+
+    /// Signs the authority of a host, as a controller does.
+    pub fn host(&self, constraint: &HostConstraint) -> HostCa {
+        self.host_with(constraint, |_| {})
+    }
+
+    /// Signs the authority of a host, with a change to what a controller would sign. The first of the
+    /// extensions are the constraint of names and the list.
+    pub fn host_with(
+        &self,
+        constraint: &HostConstraint,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> HostCa {
+        host(&self.issuer, constraint, change)
     }
 
     /// The root certificate as PEM.
@@ -228,6 +245,93 @@ impl Issued {
         std::fs::write(dir.join("cert.pem"), &self.chain_pem).unwrap();
         std::fs::write(dir.join("key.pem"), &self.key_pem).unwrap();
         std::fs::write(dir.join("ca.pem"), &ca.pem).unwrap();
+    }
+}
+
+/// The authority of a host, which signs anything all the same.
+pub struct HostCa {
+    ca: TestCa,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+impl HostCa {
+    /// Its certificate.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.ca.der
+    }
+
+    /// A good certificate for this id, as long as the authority's own.
+    pub fn leaf(&self, id: &str) -> Leaf {
+        Leaf {
+            not_before: self.not_before,
+            not_after: self.not_after,
+            ..Leaf::new(id)
+        }
+    }
+
+    /// A certificate as described, with the authority's own.
+    pub fn issue_leaf(&self, leaf: &Leaf) -> Issued {
+        self.ca.issue_leaf(leaf).with_issuer(&self.ca)
+    }
+
+    /// Misuses its key to sign the authority of another host.
+    pub fn host(&self, constraint: &HostConstraint) -> Self {
+        host(&self.ca.issuer, constraint, |_| {})
+    }
+
+    /// Takes an authority that a controller has signed: its key and its certificate, as they are kept.
+    pub fn from_pem(text: &str) -> Self {
+        let parts = text.find("-----BEGIN CERTIFICATE").unwrap();
+        let (key, pem) = text.split_at(parts);
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let (_, parsed) = X509Certificate::from_der(&der).unwrap();
+        let validity = parsed.validity();
+        let times = (validity.not_before, validity.not_after);
+        let key = KeyPair::from_pem(key).unwrap();
+        Self {
+            not_before: crate::validity::system_time(times.0),
+            not_after: crate::validity::system_time(times.1),
+            ca: TestCa {
+                issuer: Issuer::from_ca_cert_der(&der, key).unwrap(),
+                der,
+                pem: pem.to_owned(),
+            },
+        }
+    }
+}
+
+fn host(
+    issuer: &Issuer<'static, KeyPair>,
+    constraint: &HostConstraint,
+    change: impl FnOnce(&mut CertificateParams),
+) -> HostCa {
+    let mut params = ca_params("host");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.custom_extensions = vec![
+        CustomExtension::from_oid_content(&[2, 5, 29, 30], constraint.name_constraints_der()),
+        CustomExtension::from_oid_content(&OID, constraint.to_der().unwrap()),
+    ];
+    for extension in &mut params.custom_extensions {
+        extension.set_criticality(true);
+    }
+    // Whole seconds, as a certificate has.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.unwrap().as_secs());
+    params.not_before = (now - Duration::from_secs(3600)).into();
+    params.not_after = (now + Duration::from_secs(3600)).into();
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, issuer).unwrap();
+    HostCa {
+        not_before: params.not_before.into(),
+        not_after: params.not_after.into(),
+        ca: TestCa {
+            der: certificate.der().clone(),
+            pem: certificate.pem(),
+            issuer: Issuer::new(params, key),
+        },
     }
 }
 

@@ -21,6 +21,7 @@ use tulle_model::resource::Revoked;
 use crate::chains::Chains;
 use crate::error::{HandshakeError, MAX_CHAIN, MAX_CHAIN_BYTES};
 use crate::leaf::{Leaf, Usage};
+use crate::{host_authority, host_chain};
 
 /// Checks common to both sides.
 #[derive(Debug)]
@@ -53,6 +54,7 @@ impl Rules {
         leaf: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
         now: UnixTime,
+        roots: &RootCertStore,
         check_chain: impl FnOnce() -> Result<(), TlsError>,
     ) -> Result<Arc<Leaf>, TlsError> {
         Self::check_size(leaf, others).map_err(HandshakeError::into_tls)?;
@@ -60,9 +62,15 @@ impl Rules {
         if let Some(found) = time.and_then(|now| self.chains.find(leaf, others, now)) {
             return Ok(found);
         }
-        check_chain().map_err(chain_error)?;
-        let read = self.check_leaf(leaf).map_err(HandshakeError::into_tls)?;
-        let read = Arc::new(read);
+        let signed_by_host = host_authority::is_in(others);
+        if signed_by_host {
+            let checked = host_chain::check(leaf, others, roots, &self.algorithms, now);
+            checked.map_err(chain_error)?;
+        } else {
+            check_chain().map_err(chain_error)?;
+        }
+        let read = self.check_leaf(leaf, others);
+        let read = Arc::new(read.map_err(HandshakeError::into_tls)?);
         self.chains.keep(leaf, others, Arc::clone(&read));
         Ok(read)
     }
@@ -85,8 +93,12 @@ impl Rules {
     }
 
     /// Checks the SPIFFE rules, once the chain is verified.
-    fn check_leaf(&self, leaf: &CertificateDer<'_>) -> Result<Leaf, HandshakeError> {
-        let leaf = Leaf::parse(leaf, &[self.usage])?;
+    fn check_leaf(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+    ) -> Result<Leaf, HandshakeError> {
+        let leaf = Leaf::parse_chain(leaf, others, &[self.usage])?;
         check_trust_domain(&self.trust_domain, &leaf.id)?;
         Ok(leaf)
     }
@@ -150,16 +162,19 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        let leaf = self.rules.check(end_entity, intermediates, now, || {
-            let certificate = ParsedCertificate::try_from(end_entity)?;
-            verify_server_cert_signed_by_trust_anchor(
-                &certificate,
-                &self.roots,
-                intermediates,
-                now,
-                self.rules.algorithms.all,
-            )
-        })?;
+        let roots = &self.roots;
+        let leaf = self
+            .rules
+            .check(end_entity, intermediates, now, roots, || {
+                let certificate = ParsedCertificate::try_from(end_entity)?;
+                verify_server_cert_signed_by_trust_anchor(
+                    &certificate,
+                    &self.roots,
+                    intermediates,
+                    now,
+                    self.rules.algorithms.all,
+                )
+            })?;
         check_expected(&self.expected, &leaf.id).map_err(HandshakeError::into_tls)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -192,6 +207,7 @@ impl ServerCertVerifier for ServerVerifier {
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
     rules: Rules,
+    roots: Arc<RootCertStore>,
     chain: Arc<dyn ClientCertVerifier>,
 }
 
@@ -203,8 +219,10 @@ impl ClientVerifier {
         chains: Arc<Chains>,
     ) -> Result<Self, VerifierBuilderError> {
         let chain =
-            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build()?;
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider));
+        let chain = chain.build()?;
         Ok(Self {
+            roots,
             rules: Rules::new(trust_domain, provider, Usage::Client, chains),
             chain,
         })
@@ -231,11 +249,13 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, TlsError> {
-        self.rules.check(end_entity, intermediates, now, || {
-            self.chain
-                .verify_client_cert(end_entity, intermediates, now)
-                .map(drop)
-        })?;
+        let roots = &self.roots;
+        self.rules
+            .check(end_entity, intermediates, now, roots, || {
+                self.chain
+                    .verify_client_cert(end_entity, intermediates, now)
+                    .map(drop)
+            })?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -273,13 +293,13 @@ pub(crate) fn check_again(
     revoked: &Revoked,
     now: SystemTime,
 ) -> Result<Arc<Leaf>, HandshakeError> {
-    let first = certificates
-        .and_then(<[_]>::first)
+    let (first, others) = certificates
+        .and_then(<[_]>::split_first)
         .ok_or(HandshakeError::NoCertificate)?;
     // The certificate need not be read again: the chains are those of this usage.
-    let leaf = match chains.leaf(first) {
+    let leaf = match chains.leaf(first, others) {
         Some(leaf) => leaf,
-        None => Arc::new(Leaf::parse(first, &[usage])?),
+        None => Arc::new(Leaf::parse_chain(first, others, &[usage])?),
     };
     check_trust_domain(trust_domain, &leaf.id)?;
     if let Some(expected) = expected {

@@ -21,6 +21,10 @@ pub struct Revoked {
     /// lists say.
     #[serde(skip_serializing_if = "is_default")]
     pub issued: BTreeMap<String, BTreeSet<Serial>>,
+    /// For hosts, the lowest generation of their authorities that still counts: certificates that earlier
+    /// ones signed are refused.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hosts: BTreeMap<SpiffeId, u64>,
 }
 
 impl Revoked {
@@ -38,12 +42,27 @@ impl Revoked {
             || (!self.issued.is_empty() && listed().is_some())
     }
 
+    /// Whether an authority of a host is revoked, with all that it signed: by the host's identity, by its
+    /// serial number, or because its generation is over.
+    pub fn has_host(&self, host: &SpiffeId, generation: u64, serial: &Serial) -> bool {
+        self.identities.contains(host)
+            || self.serials.contains(serial)
+            || self
+                .hosts
+                .get(host)
+                .is_some_and(|least| generation < *least)
+    }
+
     /// Adds what another says.
     pub fn extend(&mut self, other: Self) {
         self.identities.extend(other.identities);
         self.serials.extend(other.serials);
         for (issuer, serials) in other.issued {
             self.issued.entry(issuer).or_default().extend(serials);
+        }
+        for (host, least) in other.hosts {
+            let known = self.hosts.entry(host).or_default();
+            *known = least.max(*known);
         }
     }
 }

@@ -25,7 +25,7 @@ use super::OutsideError;
 use super::roots::Roots;
 use crate::bundle::fingerprint;
 use crate::error::HandshakeError;
-use crate::leaf::system_time;
+use crate::validity::system_time;
 
 /// Server set-up for clients outside the mesh.
 pub struct OutsideServer {
