@@ -114,6 +114,8 @@ fn purge(paths: &Paths) -> Result<()> {
     let files = [
         paths.fixed_ports(),
         paths.host_identity(),
+        paths.host_authority(),
+        paths.host_issued(),
         paths.service_record(),
     ];
     for file in files {

@@ -252,6 +252,14 @@ impl Paths {
     pub(crate) fn host_identity(&self) -> PathBuf {
         self.state.join("host-identity.pem")
     }
+    /// The authority of a joined host over its own workloads' identities, with its key.
+    pub(crate) fn host_authority(&self) -> PathBuf {
+        self.state.join("host-authority.json")
+    }
+    /// Certificates that this authority has signed and the controller does not know yet.
+    pub(crate) fn host_issued(&self) -> PathBuf {
+        self.state.join("host-issued.json")
+    }
     /// Names of services inside the namespaces.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.run.join("hosts")

@@ -164,6 +164,7 @@ impl Sidecar {
             service_account_token: Some(token),
             snapshot: None,
             identity_cache: Some(cache(directory)),
+            host_authority: None,
         };
         let level = Arc::default();
         let heard = Heard {

@@ -171,4 +171,8 @@ pub struct Control {
     /// the key in memory only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity_cache: Option<PathBuf>,
+    /// Number of an inherited Unix socket, over which the supervisor of a host that joined certifies this
+    /// proxy while no controller answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_authority: Option<u16>,
 }

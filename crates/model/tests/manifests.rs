@@ -290,6 +290,21 @@ fn values_are_checked() {
         ),
         (
             "Mesh",
+            "  certificates: {hostAuthority: {lifetime: 721h}}",
+            "mesh.yaml:5:44: Mesh/x: spec.certificates.hostAuthority.lifetime: expected at most 2592000s, found `721h`",
+        ),
+        (
+            "Mesh",
+            "  certificates: {lifetime: 1h, hostAuthority: {lifetime: 59m}}",
+            "mesh.yaml:5:58: Mesh/x: spec.certificates.hostAuthority.lifetime: expected at least 3600s, found `59m`",
+        ),
+        (
+            "Mesh",
+            "  certificates: {hostAuthority: {hosts: [a/b]}}",
+            "mesh.yaml:5:42: Mesh/x: spec.certificates.hostAuthority.hosts[0]: expected the name of a host that joined, found `a/b`",
+        ),
+        (
+            "Mesh",
             "  timeouts: {protocolDetection: 2s}",
             "mesh.yaml:5:33: Mesh/x: spec.timeouts.protocolDetection: expected at most 1s, found `2s`",
         ),

@@ -142,6 +142,10 @@ fn mesh() -> impl Strategy<Value = MeshSpec> {
             certificates: CertificateSpec {
                 lifetime: flags[2].then(|| "1h30m".into()),
                 renew_after: flags[3].then(|| "10m".into()),
+                host_authority: flags[2].then(|| HostAuthoritySpec {
+                    lifetime: flags[3].then(|| "720h".into()),
+                    hosts: vec!["edge".into()],
+                }),
             },
             log_level: flags[3].then(|| "debug".into()),
             access_log: flags[2].then(|| AccessLogSpec {

@@ -11,8 +11,8 @@ use rustix::net::{
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram as StdUnixDatagram, UnixStream as StdUnixStream};
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -49,13 +49,27 @@ impl Drop for Answer {
 /// # Errors
 /// Nothing is open under the number, or it is no Unix socket.
 pub fn inherited(number: u16) -> io::Result<StdUnixStream> {
+    let socket = StdUnixStream::from(copied(number)?);
+    socket.local_addr()?;
+    Ok(socket)
+}
+
+/// Returns the Unix socket for datagrams that this process inherited under a number.
+///
+/// # Errors
+/// As [`inherited`].
+pub fn inherited_datagrams(number: u16) -> io::Result<StdUnixDatagram> {
+    let socket = StdUnixDatagram::from(copied(number)?);
+    socket.local_addr()?;
+    Ok(socket)
+}
+
+fn copied(number: u16) -> io::Result<OwnedFd> {
     // SAFETY: borrowed for the next call only, which fails harmlessly if nothing is open under the number.
     #[allow(unsafe_code)]
     let borrowed = unsafe { BorrowedFd::borrow_raw(number.into()) };
     // A copy: whoever else may have a handle of that number keeps it.
-    let socket = StdUnixStream::from(borrowed.try_clone_to_owned()?);
-    socket.local_addr()?;
-    Ok(socket)
+    borrowed.try_clone_to_owned()
 }
 
 /// Passes the sockets of an address on, or says that it is to be closed.

@@ -5,6 +5,7 @@ use super::kept::Kept;
 use crate::client::{Objects, failure, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{coarse, progress};
+use crate::supervise::host_authority::HostCertifier;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
@@ -13,12 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::{CertificateTerms, SignRequest, StatusRequest, Trust, TrustReport, trust};
+use tulle_control::ca::host::HostKey;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_proxy::control::dial::{self, Stream};
 use tulle_tls::controller::{Anchor, client_config};
@@ -48,6 +52,9 @@ pub(crate) struct Node {
     identity: SpiffeId,
     present: Arc<Mutex<Present>>,
     kept: Kept,
+    certifier: Rc<HostCertifier>,
+    /// Asks the controller soon how this host stands.
+    look: Notify,
 }
 
 /// The certificate of the moment.
@@ -66,19 +73,20 @@ impl Node {
         controller: Controller,
         token: Option<&str>,
         kept: Kept,
+        certifier: Rc<HostCertifier>,
     ) -> Result<Rc<Self>> {
         let Some(token) = token else {
             let found = kept.read()?.ok_or_else(|| never_joined(&kept))?;
-            return Self::come_back(controller, found, kept).await;
+            return Self::come_back(controller, found, kept, certifier).await;
         };
         let address = controller.address;
         let refused = match Self::spend(controller.clone(), token).await {
-            Ok(present) => return Self::begin(controller, present, kept),
+            Ok(present) => return Self::begin(controller, present, kept, certifier),
             Err(refused) => refused,
         };
         if refused.is_denied()
             && let Ok(Some(found)) = kept.read()
-            && let Ok(node) = Self::come_back(controller, found, kept).await
+            && let Ok(node) = Self::come_back(controller, found, kept, certifier).await
         {
             progress("the token is spent; this host goes on with the identity that it kept");
             return Ok(node);
@@ -92,11 +100,17 @@ impl Node {
         let asked = SpiffeId::parse(&asked)
             .or_fail(|| "the trust domain makes no identity".to_owned())
             .map_err(Refused::Here)?;
-        sign(controller.channel(None), &asked, token).await
+        let signed = sign(controller.channel(None), &asked, token, None).await?;
+        Ok(signed.present)
     }
 
     /// Renews the certificate that was kept: that it is accepted proves that this is a host still.
-    async fn come_back(controller: Controller, found: Enrolled, kept: Kept) -> Result<Rc<Self>> {
+    async fn come_back(
+        controller: Controller,
+        found: Enrolled,
+        kept: Kept,
+        certifier: Rc<HostCertifier>,
+    ) -> Result<Rc<Self>> {
         let identity = found.identity.spiffe_id().clone();
         if identity.trust_domain() != controller.trust_domain.as_str() {
             return Err(Failure::input(format!(
@@ -113,14 +127,19 @@ impl Node {
         let address = controller.address;
         let present = Arc::new(Mutex::new(present));
         let channel = controller.clone().channel(Some(present));
-        match sign(channel, &identity, "").await {
-            Ok(present) => Self::begin(controller, present, kept),
+        match sign(channel, &identity, "", None).await {
+            Ok(signed) => Self::begin(controller, signed.present, kept, certifier),
             Err(refused) if refused.is_denied() => Err(over(&identity, refused, true)),
             Err(refused) => Err(advise(refused.failure(), address)),
         }
     }
 
-    fn begin(controller: Controller, present: Present, kept: Kept) -> Result<Rc<Self>> {
+    fn begin(
+        controller: Controller,
+        present: Present,
+        kept: Kept,
+        certifier: Rc<HostCertifier>,
+    ) -> Result<Rc<Self>> {
         let identity = present.enrolled.identity.spiffe_id().clone();
         if identity.node().is_none() {
             return Err(
@@ -129,11 +148,17 @@ impl Node {
             );
         }
         kept.write(&present.enrolled)?;
+        // One that cannot be used, such as that of a root which was replaced, is asked for anew.
+        if let Err(failure) = certifier.read(&present.enrolled) {
+            tracing::warn!("{failure}");
+        }
         Ok(Rc::new(Self {
             controller,
             identity,
             present: Arc::new(Mutex::new(present)),
             kept,
+            certifier,
+            look: Notify::new(),
         }))
     }
 
@@ -153,6 +178,11 @@ impl Node {
         objects_over(self.controller.clone().channel(Some(present)))
     }
 
+    /// Asks the controller soon whether this host needs another authority: its workloads have changed.
+    pub(crate) fn look_again(&self) {
+        self.look.notify_one();
+    }
+
     /// Renews when the certificate is due, or when other roots or terms demand it, until that can
     /// succeed no more; then says why.
     pub(crate) async fn renew(self: Rc<Self>) -> Failure {
@@ -160,15 +190,27 @@ impl Node {
         let mut terms = None;
         loop {
             let due = lock(&self.present).due();
-            sleep(due.min(LOOK_AGAIN)).await;
-            if due > LOOK_AGAIN {
-                let trusts = Some(lock(&self.present).report());
-                match objects.status(StatusRequest { trusts }).await {
+            let called = tokio::select! {
+                () = sleep(due.min(LOOK_AGAIN)) => false,
+                () = self.look.notified() => true,
+            };
+            if due > LOOK_AGAIN || called {
+                let issued = self.certifier.untold();
+                let asked = StatusRequest {
+                    trusts: Some(lock(&self.present).report()),
+                    host_authority: self.certifier.generation(),
+                    issued: issued.clone(),
+                };
+                match objects.status(asked).await {
                     Err(status) if status.code() == Code::PermissionDenied => {
                         return over(&self.identity, Refused::Rpc(status), true);
                     }
                     Ok(status) => {
                         let status = status.into_inner();
+                        self.certifier.forget(&issued);
+                        if !self.certifier.untold().is_empty() {
+                            self.look.notify_one();
+                        }
                         let mut present = lock(&self.present);
                         let news = match status.certificates {
                             Some(new) if terms.replace(new) != Some(new) => present.adopt(new),
@@ -178,6 +220,8 @@ impl Node {
                             tracing::info!("the lifetime of certificates was shortened");
                         } else if present.is_outdated(status.trust.unwrap_or_default()) {
                             tracing::info!("the mesh's root is being replaced");
+                        } else if status.host_authority_due {
+                            tracing::info!("this host's authority over its workloads is due");
                         } else {
                             continue;
                         }
@@ -188,13 +232,29 @@ impl Node {
             }
             let channel = self.controller.clone();
             let channel = channel.channel(Some(Arc::clone(&self.present)));
-            let refused = match sign(channel, &self.identity, "").await {
-                Ok(present) => {
+            let key = HostKey::generate().or_fail(|| "cannot make a key".to_owned());
+            let key = key.map_err(|failure| tracing::warn!("{failure}")).ok();
+            let refused = match sign(channel, &self.identity, "", key.as_ref()).await {
+                Ok(Signed { present, authority }) => {
                     // Without the file the host still goes on; it could not come back later.
                     if let Err(failure) = self.kept.write(&present.enrolled) {
                         tracing::warn!("{failure}");
                     }
+                    match (key, authority) {
+                        (Some(key), Some(given)) => {
+                            let adopted = self.certifier.adopt(key, given, &present.enrolled);
+                            if let Err(failure) = adopted {
+                                tracing::warn!("{failure}");
+                            }
+                        }
+                        (Some(_), None) => self.certifier.give_up(),
+                        (None, _) => {}
+                    }
                     *lock(&self.present) = present;
+                    // The controller may have been away: it hears of what was done meanwhile.
+                    if !self.certifier.untold().is_empty() {
+                        self.look.notify_one();
+                    }
                     tracing::info!("renewed the host's certificate");
                     continue;
                 }
@@ -356,11 +416,18 @@ impl Refused {
     }
 }
 
+/// The controller's answer.
+struct Signed {
+    present: Present,
+    authority: Option<v1::HostAuthority>,
+}
+
 async fn sign(
     channel: Channel,
     id: &SpiffeId,
     token: &str,
-) -> std::result::Result<Present, Refused> {
+    authority: Option<&HostKey>,
+) -> std::result::Result<Signed, Refused> {
     let request = SigningRequest::new(id)
         .or_fail(|| "cannot ask for a certificate".to_owned())
         .map_err(Refused::Here)?;
@@ -368,6 +435,7 @@ async fn sign(
         .sign(SignRequest {
             csr_der: request.csr_der.clone(),
             join_token: token.to_owned(),
+            host_authority_csr_der: authority.map_or_else(Vec::new, |k| k.csr_der.clone()),
             ..Default::default()
         })
         .await
@@ -377,7 +445,10 @@ async fn sign(
         .complete(answer.chain_der, answer.trust_bundle_der)
         .or_fail(|| "the controller's certificate cannot be used".to_owned())
         .map_err(Refused::Here)?;
-    Ok(Present::new(enrolled, answer.renew_after_seconds))
+    Ok(Signed {
+        present: Present::new(enrolled, answer.renew_after_seconds),
+        authority: answer.host_authority,
+    })
 }
 
 impl Controller {

@@ -13,6 +13,7 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::manifests::{self, Manifests};
 use crate::output::progress;
 use crate::paths::Paths;
+use crate::supervise::host_authority::HostCertifier;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
@@ -126,12 +127,16 @@ fn run(
     let local = LocalSet::new();
     crate::run_to_end(local.run_until(async {
         let ca = controller.fingerprint.clone();
-        let node = Node::enter(controller, token.as_deref(), kept).await?;
+        let certifier = HostCertifier::at(paths.host_authority(), paths.host_issued());
+        let certifier = Rc::new(certifier);
+        let entering = Node::enter(controller, token.as_deref(), kept, Rc::clone(&certifier));
+        let node = entering.await?;
         progress(&format!("joined as {}", node.identity()));
         let objects = own_objects(manifests, node.name())?;
         let mut client = node.objects();
         let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
-        let context = context(paths, &plan, node.name().to_owned(), node.objects());
+        let name = node.name().to_owned();
+        let context = context(paths, &plan, name, node.objects(), Some(certifier));
         *context.ca_fingerprint.borrow_mut() = ca;
         let signals = Signals::listen()?;
         let Some(supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
@@ -151,6 +156,7 @@ fn run(
             return Err(failure);
         }
         begun.set(true);
+        node.look_again();
         let patience = Duration::from_secs(120);
         let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
         let out = Rc::new(Cell::new(None));

@@ -4,6 +4,7 @@
 
 use super::direct_places::Direct;
 use super::fixed_ports::FixedPorts;
+use super::host_authority::HostCertifier;
 use super::ports::{Pool, Reserved};
 use super::process::SupervisedProcess;
 use super::state::Mode;
@@ -78,6 +79,8 @@ pub(crate) struct Context {
     pub(crate) changed: Rc<Notify>,
     /// The mesh's settings.
     pub(crate) mesh: RefCell<MeshSpec>,
+    /// The authority of a host that joined, over its own workloads.
+    pub(crate) certifier: Option<Rc<HostCertifier>>,
     /// The fingerprint of the authority, from the controller.
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.

@@ -11,6 +11,7 @@ mod direct;
 mod direct_places;
 pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
+pub(crate) mod host_authority;
 pub(crate) mod janitor;
 pub(crate) mod leftovers;
 mod listening;

@@ -18,13 +18,15 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 use tulle_model::bootstrap::{Bootstrap, Control, Dns, Listener};
 use tulle_model::identity::SpiffeId;
 use tulle_model::to_yaml;
+use tulle_proxy::control::host::SidecarSocket;
 use tulle_redirect::{Cgroup, LaunchSpec, ProcessLimits};
 
 /// How long a proxy lets requests in flight end.
@@ -90,6 +92,7 @@ impl RunningProxy {
             memory,
             identity: RefCell::default(),
             enrolled: Cell::default(),
+            serving: Cell::default(),
         });
         let made = Rc::clone(&maker);
         let make: Make = Box::new(move |_| {
@@ -173,6 +176,16 @@ struct Maker {
     identity: RefCell<String>,
     /// When it last was to get a join token.
     enrolled: Cell<Option<Instant>>,
+    /// Answers the sidecar that runs now, on a host that joined.
+    serving: Cell<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+        }
+    }
 }
 
 impl Maker {
@@ -182,7 +195,7 @@ impl Maker {
         let mut bootstrap = self.bootstrap(token)?;
         let passed = match &self.description.passes_listeners {
             Some(listening) => Some(listening.renew(&mut bootstrap)?),
-            None => None,
+            None => self.certified_by_host(&mut bootstrap)?,
         };
         let file = self.directory.join("bootstrap.yaml");
         let text = to_yaml(&bootstrap).or_fail(|| {
@@ -296,6 +309,7 @@ impl Maker {
                 service_account_token: None,
                 snapshot: Some(self.directory.join("snapshot")),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
+                host_authority: None,
             }),
             workers: configured.unwrap_or_else(|| workers(limit)),
             admin: self.description.admin,
@@ -315,6 +329,31 @@ impl Maker {
             gateways: Vec::new(),
             egress: None,
         })
+    }
+
+    /// Gives the sidecar of a joined host's workload a way to be certified while no controller answers. The
+    /// socket is its own, so it is certified as this workload and no other.
+    fn certified_by_host(&self, bootstrap: &mut Bootstrap) -> Result<Option<OwnedFd>> {
+        let certifier = self.context.certifier.as_ref();
+        // The agent of an Envoy would pass on what Envoy's peers refuse.
+        let (Some(certifier), None) = (certifier, &self.context.envoy) else {
+            return Ok(None);
+        };
+        let what = || "cannot make the socket over which a sidecar is certified".to_owned();
+        let (ours, theirs) = SidecarSocket::pair().or_fail(what)?;
+        let theirs = OwnedFd::from(theirs);
+        if let Some(control) = &mut bootstrap.control {
+            control.host_authority = Some(u16::try_from(theirs.as_raw_fd()).or_fail(what)?);
+        }
+        let identity = bootstrap.identity.clone();
+        let serving = Rc::clone(certifier).serve(ours, identity, Rc::clone(&self.context));
+        if let Some(earlier) = self
+            .serving
+            .replace(Some(tokio::task::spawn_local(serving)))
+        {
+            earlier.abort();
+        }
+        Ok(Some(theirs))
     }
 
     /// Directories of the proxy's cgroup, as far as limits are asked for and permitted.

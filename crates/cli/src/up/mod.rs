@@ -20,6 +20,7 @@ use crate::proc::ProcessId;
 use crate::service_record::{ServiceRecord, bring};
 use crate::supervise::context::Context;
 use crate::supervise::fixed_ports::FixedPorts;
+use crate::supervise::host_authority::HostCertifier;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::{Mode, Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
@@ -195,7 +196,7 @@ async fn supervise(paths: &Paths, args: &Up, mut given: Given) -> Result<()> {
     local
         .run_until(async {
             let signals = Signals::listen()?;
-            let context = context(paths, &plan, String::new(), client::lazy(&paths.socket()));
+            let context = context(paths, &plan, String::new(), client::lazy(&paths.socket()), None);
             let started = Supervisor::start(Rc::clone(&context), &plan, signals.first()).await?;
             let Some(supervisor) = started else {
                 return interrupted(args);
@@ -323,6 +324,7 @@ pub(crate) fn context(
     plan: &Plan,
     node: String,
     objects: client::Objects,
+    certifier: Option<Rc<HostCertifier>>,
 ) -> Rc<Context> {
     Rc::new(Context {
         paths: paths.clone(),
@@ -343,6 +345,7 @@ pub(crate) fn context(
         envoy: plan.envoy.clone(),
         changed: Rc::new(Notify::new()),
         mesh: RefCell::new(MeshSpec::default()),
+        certifier,
         ca_fingerprint: RefCell::new(String::new()),
         warnings: RefCell::new(BTreeSet::new()),
         users: RefCell::default(),

@@ -5,6 +5,7 @@
 //! flags in it are ignored, the identity comes from how the sender was authenticated. The root's key
 //! never leaves this module except into the store.
 
+pub mod host;
 pub mod issuer;
 pub mod roots;
 
@@ -23,6 +24,7 @@ use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 use tulle_model::hex;
 use tulle_model::identity::SpiffeId;
+use tulle_tls::host_authority::HostConstraint;
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
 /// How long the root is valid.
@@ -132,6 +134,8 @@ pub enum AuthorityError {
     Damaged(String),
     /// A key or certificate could not be made.
     Crypto(String),
+    /// A host's authority may not do this.
+    Refused(String),
 }
 
 impl fmt::Display for AuthorityError {
@@ -144,6 +148,7 @@ impl fmt::Display for AuthorityError {
                  because no proxy would trust a new one: restore the store from a copy"
             ),
             Self::Crypto(why) => write!(f, "the certificate authority failed: {why}"),
+            Self::Refused(why) => f.write_str(why),
         }
     }
 }
@@ -359,6 +364,22 @@ impl Authority {
         Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
     }
 
+    /// Makes an authority for a host over exactly these identities.
+    ///
+    /// # Errors
+    /// The certificate cannot be made, or the list is not one of a host's.
+    pub fn issue_host(
+        &self,
+        request: &VerifiedCsr,
+        constraint: &HostConstraint,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, AuthorityError> {
+        let params = host::authority_params(constraint)?;
+        let now = OffsetDateTime::from(now);
+        self.sign_params(&request.key, params, lifetime, now)
+    }
+
     fn certify(
         &self,
         key: &impl rcgen::PublicKeyData,
@@ -366,12 +387,8 @@ impl Authority {
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<IssuedCertificate, AuthorityError> {
-        let name = SanType::URI(identity.as_str().try_into().map_err(crypto)?);
-        let uses = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        self.sign(key, vec![name], uses, lifetime, now)
+        let params = workload_params(identity)?;
+        self.sign_params(key, params, lifetime, OffsetDateTime::from(now))
     }
 
     fn sign(
@@ -382,17 +399,20 @@ impl Authority {
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<IssuedCertificate, AuthorityError> {
-        let now = OffsetDateTime::from(now);
+        let params = leaf_params(names, uses);
+        self.sign_params(key, params, lifetime, OffsetDateTime::from(now))
+    }
+
+    fn sign_params(
+        &self,
+        key: &impl rcgen::PublicKeyData,
+        mut params: CertificateParams,
+        lifetime: Duration,
+        now: OffsetDateTime,
+    ) -> Result<IssuedCertificate, AuthorityError> {
         // X.509 has whole seconds; a certificate must not outlive its root.
         let not_after = (now + lifetime).min(self.signing().not_after);
         let not_after = not_after.replace_nanosecond(0).map_err(crypto)?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names = names;
-        params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = uses;
-        params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(serial()?);
         params.not_before = now - BACKDATE;
         params.not_after = not_after;
@@ -402,6 +422,28 @@ impl Authority {
             not_after: not_after.into(),
         })
     }
+}
+
+/// Builds a certificate that signs handshakes, but for its number and validity.
+fn leaf_params(names: Vec<SanType>, uses: Vec<ExtendedKeyUsagePurpose>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = names;
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = uses;
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+/// Builds the certificate of a workload, but for its number and validity.
+fn workload_params(identity: &SpiffeId) -> Result<CertificateParams, AuthorityError> {
+    let name = SanType::URI(identity.as_str().try_into().map_err(crypto)?);
+    let uses = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    Ok(leaf_params(vec![name], uses))
 }
 
 /// Puts roots into the store, all or nothing.

@@ -103,6 +103,8 @@ pub struct Inputs {
     pub(crate) config_maps: Objects<ConfigMap>,
     /// Certificates that an operator has revoked by command.
     pub revoked: Revoked,
+    /// For hosts, the lowest generation of their authorities that counts.
+    pub revoked_hosts: BTreeMap<SpiffeId, u64>,
     /// Sets of keys that were asked for, by address.
     pub keys: BTreeMap<String, FetchedKeys>,
     /// Whether resources wait for sets that are not among these yet.
@@ -150,6 +152,7 @@ impl Inputs {
             secrets: BTreeMap::new(),
             config_maps: BTreeMap::new(),
             revoked: Revoked::default(),
+            revoked_hosts: BTreeMap::new(),
             keys: BTreeMap::new(),
             keys_wait: KeysWait::default(),
             placements: BTreeMap::new(),

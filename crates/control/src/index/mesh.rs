@@ -23,5 +23,6 @@ pub(super) fn settings(inputs: &Inputs) -> MeshSettings {
         ..given.unwrap_or_default()
     };
     settings.revoked.extend(inputs.revoked.clone());
+    settings.revoked.hosts.clone_from(&inputs.revoked_hosts);
     settings
 }

@@ -119,6 +119,8 @@ pub enum Edit {
     Problems(Vec<ObjectProblem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
+    /// For all hosts whose earlier authorities are refused, the lowest generation that counts.
+    RevokedHosts(BTreeMap<SpiffeId, u64>),
     /// A set of keys was fetched, or could not be.
     Keys {
         /// Where.
@@ -329,6 +331,10 @@ impl Index {
             }
             Edit::Revoked(revoked) => {
                 self.inputs.revoked = *revoked;
+                dirty.insert(Unit::Mesh);
+            }
+            Edit::RevokedHosts(hosts) => {
+                self.inputs.revoked_hosts = hosts;
                 dirty.insert(Unit::Mesh);
             }
             Edit::Keys { address, fetched } => self.inputs.put_keys(&address, fetched, dirty),

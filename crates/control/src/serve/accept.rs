@@ -224,7 +224,7 @@ fn identified(
 ) -> io::Result<(Peer, Arc<HeldPlace>)> {
     let certificates = io.get_ref().1.peer_certificates();
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let Some((first, chain)) = certificates.and_then(|c| Some((c.first()?, c))) else {
+    let Some(chain) = certificates.filter(|chain| !chain.is_empty()) else {
         let place = staying.strangers.take(from, Class::Anyone);
         let full = || io::Error::other("too many connections without a certificate");
         let place = Arc::new(place.ok_or_else(full)?);
@@ -237,7 +237,7 @@ fn identified(
         authorities: state.authorities(),
         revoked: state.revoked(),
     };
-    let member = Member::from_certificate(first, from, root, domain.as_str(), known);
+    let member = Member::from_certificate(chain, from, root, domain.as_str(), known);
     let member = member.map_err(wrong)?;
     let source = source_named(member.id.as_str());
     let place = staying.members.take(source, Class::Anyone);

@@ -103,6 +103,7 @@ impl CertificateService {
             trust_bundle_der: bundle.map(|t| t.certificate.to_vec()).collect(),
             not_after_unix_seconds: issued.not_after,
             renew_after_seconds: self.state.certificate_terms().borrow().renew_after_seconds,
+            host_authority: None,
         }))
     }
 
@@ -198,6 +199,13 @@ impl CertificateService {
         if let Some(issuer) = self.state.issuer() {
             return self.issued_by(issuer, asked.csr_der, &csr, id).await;
         }
+        let host_key = match (id.node(), &asked.host_authority_csr_der[..]) {
+            (Some(_), csr @ [_, ..]) => Some(
+                ca::VerifiedCsr::parse(csr).map_err(|e| Status::invalid_argument(e.to_string()))?,
+            ),
+            // Nobody but a host gets one.
+            _ => None,
+        };
         let state = self.state.clone();
         let issued = run(move || {
             let authority = state.authority();
@@ -209,7 +217,18 @@ impl CertificateService {
             let not_after = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
             state.metrics.certificates.add(1);
             state.hub.renewed(&id, not_after);
+            let mut terms = *state.certificate_terms().borrow();
+            let mut host_authority = None;
             if let Some(node) = id.node() {
+                if let Some(key) = host_key {
+                    let given = state.issue_authority(&authority, &key, &id, now)?;
+                    host_authority = given.map(|given| v1::HostAuthority {
+                        certificate_der: given.certificate.to_vec(),
+                        lifetime_seconds: terms.lifetime_seconds,
+                        renew_after_seconds: terms.renew_after_seconds,
+                    });
+                }
+                terms = state.terms_of_host(node);
                 // A host uses what it is given at once; it says so only when it asks for the status.
                 state.host_trusts(node, given(&authority));
             }
@@ -218,7 +237,8 @@ impl CertificateService {
                 chain_der: vec![issued.certificate.to_vec()],
                 trust_bundle_der: bundle,
                 not_after_unix_seconds: not_after,
-                renew_after_seconds: state.certificate_terms().borrow().renew_after_seconds,
+                renew_after_seconds: terms.renew_after_seconds,
+                host_authority,
             })
         });
         Ok(Response::new(issued.await?))

@@ -273,9 +273,13 @@ impl v1::objects_server::Objects for ObjectsService {
                 }
                 _ => None,
             };
-            let (hosted, certificates) = match actor {
-                Actor::Operator => (state.hosted()?, None),
-                Actor::Node(_) => (Vec::new(), Some(*state.certificate_terms().borrow())),
+            let (hosted, certificates, host_authority_due) = match &actor {
+                Actor::Operator => (state.hosted()?, None, false),
+                Actor::Node(node) => {
+                    let due = state.authority_is_due(node, asked.host_authority)?;
+                    state.note_issued(node, &asked.issued);
+                    (Vec::new(), Some(state.terms_of_host(node)), due)
+                }
             };
             let proxies = state.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
@@ -298,6 +302,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 hosted,
                 trust,
                 certificates,
+                host_authority_due,
                 problems: state.problems(),
                 findings: state.findings(),
                 warnings: state.key_warnings(),

@@ -2,6 +2,7 @@
 
 use crate::ca::Authority;
 use crate::memory_limit;
+use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use tonic::{Request, Status};
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::{Revoked, Serial};
 use tulle_net::places::HeldPlace;
+use tulle_tls::host_authority::{HostSigner, signer_of};
 use x509_parser::extensions::GeneralName;
 
 /// Longest sleep until a certificate expires.
@@ -39,6 +41,8 @@ pub(crate) struct Member {
     serial: Serial,
     /// The issuer's name (DER).
     issuer: Arc<[u8]>,
+    /// The host whose authority signed it; none: a root did.
+    host: Option<Arc<HostSigner>>,
     /// SHA-256 of the root that its certificate comes from.
     root: Arc<str>,
     known: Known,
@@ -57,12 +61,14 @@ impl Member {
     /// # Errors
     /// It does not have exactly one URI name, or that is not a SPIFFE id.
     pub(crate) fn from_certificate(
-        der: &[u8],
+        chain: &[CertificateDer<'_>],
         from: IpAddr,
         root: Arc<str>,
         trust_domain: &str,
         known: Known,
     ) -> Result<Self, String> {
+        let (der, others) = chain.split_first().ok_or("there is no certificate")?;
+        let host = signer_of(others).map_err(|e| e.to_string())?;
         let (_, certificate) =
             x509_parser::parse_x509_certificate(der).map_err(|e| e.to_string())?;
         let names = certificate.subject_alternative_name();
@@ -76,6 +82,10 @@ impl Member {
             return Err("the certificate does not have exactly one URI name".into());
         };
         let id = SpiffeId::parse(uri).map_err(|e| e.to_string())?;
+        // The list of an authority has only workloads, and this is asked for again where it counts.
+        if host.is_some() && id.node().is_some() {
+            return Err("a host's authority certifies no host".into());
+        }
         Ok(Self {
             trust_domain_ok: id.trust_domain() == trust_domain,
             id,
@@ -83,6 +93,7 @@ impl Member {
             not_after: certificate.validity().not_after.timestamp(),
             serial: Serial::from_bytes(certificate.raw_serial()),
             issuer: certificate.issuer().as_raw().into(),
+            host: host.map(Arc::new),
             root,
             known,
         })
@@ -99,6 +110,13 @@ impl Member {
             )));
         }
         let revoked = self.known.revoked.borrow();
+        if let Some(host) = self.host.as_ref().filter(|h| h.is_revoked(&revoked)) {
+            return Err(Status::permission_denied(format!(
+                "the authority of {} that signed the certificate of {} no longer counts: its host was \
+                 removed or revoked, or may no longer have one of the identities it lists",
+                host.host, self.id
+            )));
+        }
         if revoked.has(&self.id, &self.serial, &self.issuer) {
             return Err(Status::permission_denied(format!(
                 "the certificate of {} is revoked: see `tulle identity list`",
@@ -227,7 +245,7 @@ mod tests {
             revoked: watch::Sender::new(Arc::default()).subscribe(),
         };
         let from = std::net::Ipv4Addr::LOCALHOST.into();
-        Member::from_certificate(certificate, from, root, "tulle.local", known)
+        Member::from_certificate(&[certificate.into()], from, root, "tulle.local", known)
     }
 
     fn member(names: Vec<SanType>) -> Result<Member, String> {

@@ -5,18 +5,23 @@
 
 use crate::ca::{Authority, Trusted};
 use crate::state::MeshState;
-use rustls::crypto::aws_lc_rs;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig, version};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore, ServerConfig,
+    SignatureScheme, version,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio_rustls::TlsAcceptor;
 use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_tls::{host_authority, host_chain};
 
 /// The controller's own certificate. It renews itself, so the Mesh's lifetime does not matter here.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -73,10 +78,77 @@ fn verifier<'a>(
     for root in roots {
         store.add(root.clone()).map_err(|e| e.to_string())?;
     }
-    WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider)
+    let roots = Arc::new(store);
+    let algorithms = provider.signature_verification_algorithms;
+    let chain = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider)
         .allow_unauthenticated()
         .build()
-        .map_err(|e| e.to_string())
+        .map_err(|e| e.to_string())?;
+    Ok(Arc::new(MemberVerifier {
+        chain,
+        roots,
+        algorithms,
+    }))
+}
+
+/// The check of clients' chains: by webpki, or, where a host's authority has signed, by its own rules.
+/// Then the client can only be one of that host's workloads.
+#[derive(Debug)]
+struct MemberVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+    roots: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for MemberVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.chain.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.chain.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        if host_authority::is_in(others) {
+            host_chain::check(leaf, others, &self.roots, &self.algorithms, now)?;
+            return Ok(ClientCertVerified::assertion());
+        }
+        self.chain.verify_client_cert(leaf, others, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.chain
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.chain
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
 }
 
 fn server_config(

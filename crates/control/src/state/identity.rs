@@ -120,7 +120,12 @@ impl MeshState {
         id: &SpiffeId,
         now: SystemTime,
     ) -> Result<IssuedCertificate, Refused> {
-        let issued = authority.issue(request, id, self.lifetime(), now);
+        let lifetime = match id.node() {
+            Some(host) => self.terms_of_host(host).lifetime_seconds,
+            None => self.certificate_terms.borrow().lifetime_seconds,
+        };
+        let lifetime = Duration::from_secs(u64::try_from(lifetime).unwrap_or_default());
+        let issued = authority.issue(request, id, lifetime, now);
         issued.map_err(|error| {
             tracing::error!(%error, identity = %id, "no certificate issued");
             Refused::Failed(error.to_string())
@@ -137,7 +142,7 @@ impl MeshState {
     }
 }
 
-fn lifetime(inputs: &index::Inputs) -> Duration {
+pub(super) fn lifetime(inputs: &index::Inputs) -> Duration {
     let mesh = inputs.mesh.as_ref();
     let lifetime = mesh.and_then(|m| m.certificate_lifetime().ok());
     lifetime.map_or(DEFAULT_LIFETIME, |l| l.max(MIN_LIFETIME))

@@ -18,7 +18,8 @@ impl MeshState {
         if kind == NODE && *actor == Actor::Operator {
             let nodes = self.nodes().into_iter();
             let nodes = nodes.filter(|n| name.is_empty() || n == name);
-            return Ok(nodes.map(node).collect());
+            let shown = nodes.map(|name| node(self.authority_shown(&name), name));
+            return Ok(shown.collect());
         }
         let wanted = |o: &StoredObject| {
             (kind.is_empty() || o.kind == kind) && (name.is_empty() || o.name == name)
@@ -49,8 +50,11 @@ impl MeshState {
     }
 }
 
-fn node(name: String) -> v1::Object {
-    let json = serde_json::json!({ "kind": NODE, "metadata": { "name": name } });
+fn node(authority: Option<serde_json::Value>, name: String) -> v1::Object {
+    let mut json = serde_json::json!({ "kind": NODE, "metadata": { "name": name } });
+    if let Some(authority) = authority {
+        json["status"] = serde_json::json!({ "hostAuthority": authority });
+    }
     v1::Object {
         kind: NODE.to_owned(),
         name,

@@ -5,6 +5,7 @@
 //! a caller that got its answer finds the change in effect. Calls may block on the disk.
 
 mod check;
+mod host_authority;
 mod identity;
 mod keys;
 mod list;
@@ -67,6 +68,8 @@ pub(crate) struct MeshState {
     certificate_terms: watch::Sender<v1::CertificateTerms>,
     /// Hosts that joined.
     nodes: watch::Sender<BTreeSet<String>>,
+    /// Authorities that hosts have.
+    authorities: Mutex<host_authority::All>,
     presence: Presence,
     newest: Newest,
     /// Problems that were logged already; those that are solved are removed.
@@ -113,6 +116,7 @@ impl MeshState {
         index.apply(edits);
         let nodes = store.values(Space::Nodes)?.into_iter();
         let nodes: BTreeSet<String> = nodes.map(|(name, _)| name).collect();
+        let authorities = Mutex::new(host_authority::all(&*store)?);
         let presence = Presence::default();
         for node in &nodes {
             presence.know(node);
@@ -128,6 +132,7 @@ impl MeshState {
             certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
+            authorities,
             presence,
             newest: Newest::default(),
             problems: Mutex::default(),
@@ -142,7 +147,9 @@ impl MeshState {
             more_metrics: None,
             console: OnceLock::new(),
         };
-        state.look_at(&state.index());
+        // Which authorities of hosts are over, as of what is stored: a controller may have been killed
+        // before it had said so.
+        state.change(&mut state.index(), [], true);
         Ok(state)
     }
 
@@ -164,6 +171,7 @@ impl MeshState {
             certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(BTreeSet::new()),
+            authorities: Mutex::default(),
             presence: Presence::default(),
             newest: Newest::default(),
             problems: Mutex::default(),
@@ -357,7 +365,10 @@ impl MeshState {
         edits: impl IntoIterator<Item = Edit>,
         may_cause_problems: bool,
     ) {
-        let changed = index.apply(edits);
+        let mut changed = index.apply(edits);
+        if let Some(ended) = self.limit_authorities(index, SystemTime::now()) {
+            changed.extend(index.apply([ended]));
+        }
         let is = &index.inputs().trust_domain;
         let known = self.trust_domain.write();
         known.unwrap_or_else(PoisonError::into_inner).clone_from(is);

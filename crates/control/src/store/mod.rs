@@ -47,6 +47,8 @@ pub enum Space {
     Nodes,
     /// Identities and certificates that an operator has revoked.
     Revoked,
+    /// Authorities that hosts were given, by the host's name.
+    HostAuthorities,
     /// Facts that may not change later, such as the trust domain.
     Settings,
     /// The last good set of keys of tokens, by where it was fetched.
@@ -62,6 +64,7 @@ impl Space {
             Self::Owners => "owners",
             Self::Nodes => "nodes",
             Self::Revoked => "revoked",
+            Self::HostAuthorities => "host-authorities",
             Self::Settings => "settings",
             Self::Keys => "keys",
         }

@@ -7,6 +7,7 @@
 
 use crate::control::backoff::{Backoff, FIRST, LONGEST};
 use crate::control::dial::{self, Stream};
+use crate::control::host::HostSocket;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -25,9 +26,9 @@ use tulle_api::v1::config_client::ConfigClient;
 use tulle_model::bootstrap::{Bootstrap, Control, Listener, ListenerKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
-use tulle_tls::TrustBundle;
 use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
+use tulle_tls::{Identity, TrustBundle};
 
 pub use crate::context::lookups::lookups;
 
@@ -84,6 +85,18 @@ impl fmt::Display for ControlError {
 }
 
 impl ControlError {
+    /// Whether the controller has decided against this proxy. Then nobody else may decide for it.
+    fn is_verdict(&self) -> bool {
+        use tonic::Code::{FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated};
+        let Self::Refused(status) = self else {
+            return false;
+        };
+        matches!(
+            status.code(),
+            FailedPrecondition | InvalidArgument | PermissionDenied | Unauthenticated
+        )
+    }
+
     /// The time within which a controller that ends wants its proxies back.
     fn spread(&self) -> Option<Duration> {
         let Self::Refused(status) = self else {
@@ -287,6 +300,10 @@ pub struct ControlClient<S: Sink> {
     /// Configuration faults reported last; empty: none. A lasting fault is found again with each
     /// update, and is reported once.
     fault_told: String,
+    /// Where the supervisor of a joined host certifies this proxy while no controller answers.
+    host: Option<HostSocket>,
+    /// Why it did not when it was asked last; empty: it did.
+    host_told: String,
     /// When the snapshot file was written last.
     saved: Option<Instant>,
     /// When it is to be written next; `None`: it holds what is in force.
@@ -314,7 +331,17 @@ impl<S: Sink> ControlClient<S> {
         let names = first_names(bootstrap, &control);
         let anticipates = publisher.anticipates().then(|| anticipation(bootstrap));
         let anticipates = anticipates.flatten();
+        let host = control.host_authority.map(HostSocket::inherited);
+        let host = host.and_then(|socket| match socket {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::warn!(%error, "the socket of this host's supervisor is not usable");
+                None
+            }
+        });
         let mut client = Self {
+            host,
+            host_told: String::new(),
             unanswered: Some(names.clone()),
             names,
             unused: BTreeSet::new(),
@@ -369,6 +396,9 @@ impl<S: Sink> ControlClient<S> {
             if began.elapsed() > LONGEST {
                 backoff = Backoff::default();
             }
+            if self.enrol_after_return(&error).await {
+                continue;
+            }
             let wait = match error.spread() {
                 // Another one is there, or will soon be.
                 Some(spread) => spread.mul_f64(f64::from(fraction())),
@@ -385,8 +415,95 @@ impl<S: Sink> ControlClient<S> {
             }
             self.wait_no_longer();
             self.save_what_is_due();
-            tokio::time::sleep(wait).await;
+            let again = Instant::now() + wait;
+            if !error.is_verdict() {
+                self.renew_by_host(again).await;
+            }
+            tokio::time::sleep_until(again).await;
         }
+    }
+
+    /// While no controller answers, has the host's authority certify this proxy as soon as that is due, until
+    /// the controller is tried again.
+    async fn renew_by_host(&mut self, until: Instant) {
+        while self.host.is_some() {
+            let due = match self.has_valid_certificate() {
+                true => Instant::now() + self.until_renewal(),
+                false => Instant::now(),
+            };
+            if due >= until {
+                return;
+            }
+            tokio::time::sleep_until(due).await;
+            let Err(error) = self.sign_by_host().await else {
+                continue;
+            };
+            let error = error.to_string();
+            if self.host_told != error {
+                tracing::warn!(
+                    error,
+                    "this host's authority does not renew the certificate"
+                );
+                self.host_told = error;
+            }
+            return;
+        }
+    }
+
+    async fn sign_by_host(&mut self) -> Result<(), ControlError> {
+        let Some(host) = &mut self.host else {
+            return Err(ControlError::Ended);
+        };
+        let id = self.publisher.identity().clone();
+        let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
+        let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
+        let answer = host.sign(request.csr_der.clone()).await;
+        let answer = answer.map_err(|e| certificate(&e))?;
+        let signed = completed(request, answer, &id)?;
+        let end = |e: &Enrolled| e.identity.not_after();
+        let known = self.enrolled.as_ref().map(end);
+        if known.is_some_and(|known| end(&signed.enrolled) <= known) {
+            let why = "the authority of this host ends with the present one, and only a controller renews it";
+            return Err(ControlError::Certificate(why.to_owned()));
+        }
+        self.adopt(signed);
+        self.host_told.clear();
+        tracing::info!("certificate renewed by this host's authority: no controller answers");
+        Ok(())
+    }
+
+    /// Gets a certificate with a token where the controller is back, and takes none that the host's authority has
+    /// signed: the host has lost that authority meanwhile, or its root was replaced.
+    async fn enrol_after_return(&mut self, error: &ControlError) -> bool {
+        if !self.is_signed_by_host() || matches!(error, ControlError::Away(_)) {
+            return false;
+        }
+        let Some(host) = &mut self.host else {
+            return false;
+        };
+        let Ok(token) = host.join_token().await else {
+            return false;
+        };
+        let signing = self.signing_as(Proof::JoinToken(token), None);
+        let signed = match signing {
+            Ok(signing) => signing.await,
+            Err(error) => Err(error),
+        };
+        match signed {
+            Ok(signed) => {
+                self.adopt(signed);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the controller gives no certificate for a token");
+                false
+            }
+        }
+    }
+
+    fn is_signed_by_host(&self) -> bool {
+        let enrolled = self.enrolled.as_ref();
+        enrolled.is_some_and(|e| e.identity.is_signed_by_host())
     }
 
     /// One connection to the controller.
@@ -428,7 +545,11 @@ impl<S: Sink> ControlClient<S> {
         tracing::info!(controller = %self.control.address, "connected to the controller");
         self.connected = true;
         self.publisher.set_away(None);
-        let mut renewal = Renewal::after(self.until_renewal());
+        let mut renewal = Renewal::after(match self.is_signed_by_host() {
+            // Only for as long as the controller is away.
+            true => soon(),
+            false => self.until_renewal(),
+        });
         loop {
             tokio::select! {
                 update = updates.message() => {
@@ -808,6 +929,19 @@ impl<S: Sink> ControlClient<S> {
 
     /// Asks for a certificate, on a connection of its own.
     fn signing(&self, proof: Proof) -> Result<Signing, ControlError> {
+        let identity = self
+            .enrolled
+            .as_ref()
+            .filter(|_| self.has_valid_certificate());
+        self.signing_as(proof, identity.map(|e| &e.identity))
+    }
+
+    /// Asks for a certificate over a connection with this one, or with none.
+    fn signing_as(
+        &self,
+        proof: Proof,
+        identity: Option<&Identity>,
+    ) -> Result<Signing, ControlError> {
         let certificate = |e: &dyn fmt::Display| ControlError::Certificate(e.to_string());
         let id = self.publisher.identity().clone();
         let request = SigningRequest::new(&id).map_err(|e| certificate(&e))?;
@@ -820,21 +954,11 @@ impl<S: Sink> ControlClient<S> {
             Proof::JoinToken(token) => message.join_token = token,
             Proof::ServiceAccount(token) => message.service_account_token = token,
         }
-        let connecting = self.connect()?;
+        let connecting = self.connect_as(identity)?;
         Ok(Box::pin(async move {
             let mut client = CertificatesClient::new(connecting.await?);
             let answer = within(client.sign(message)).await?.into_inner();
-            let enrolled = request
-                .complete(answer.chain_der, answer.trust_bundle_der)
-                .map_err(|e| certificate(&e))?;
-            if enrolled.identity.spiffe_id() != &id {
-                let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
-                return Err(ControlError::Certificate(text));
-            }
-            Ok(Signed {
-                enrolled,
-                renew_after: named_age(answer.renew_after_seconds),
-            })
+            completed(request, answer, &id)
         }))
     }
 
@@ -900,15 +1024,21 @@ impl<S: Sink> ControlClient<S> {
     ) -> Result<impl Future<Output = Result<Channel, ControlError>> + Send + use<S>, ControlError>
     {
         let identity = self
-            .has_valid_certificate()
-            .then_some(self.enrolled.as_ref())
-            .flatten();
-        let config = tulle_tls::controller::client_config(
-            self.anchor()?,
-            &self.trust_domain,
-            identity.map(|e| &e.identity),
-        )
-        .map_err(|e| ControlError::Certificate(e.to_string()))?;
+            .enrolled
+            .as_ref()
+            .filter(|_| self.has_valid_certificate());
+        self.connect_as(identity.map(|e| &e.identity))
+    }
+
+    /// Connects with this certificate, or with none.
+    fn connect_as(
+        &self,
+        identity: Option<&Identity>,
+    ) -> Result<impl Future<Output = Result<Channel, ControlError>> + Send + use<S>, ControlError>
+    {
+        let config =
+            tulle_tls::controller::client_config(self.anchor()?, &self.trust_domain, identity)
+                .map_err(|e| ControlError::Certificate(e.to_string()))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let address = self.control.address.clone();
         let service = dial::connector(move || {
@@ -1022,6 +1152,25 @@ impl<S: Sink> ControlClient<S> {
             tracing::warn!(path = %path.display(), %error, "the snapshot is not written");
         }
     }
+}
+
+/// Joins an answer to the key, if it is a certificate for this proxy.
+fn completed(
+    request: SigningRequest,
+    answer: v1::SignResponse,
+    id: &SpiffeId,
+) -> Result<Signed, ControlError> {
+    let enrolled = request
+        .complete(answer.chain_der, answer.trust_bundle_der)
+        .map_err(|e| ControlError::Certificate(e.to_string()))?;
+    if enrolled.identity.spiffe_id() != id {
+        let text = format!("it is for {}, not {id}", enrolled.identity.spiffe_id());
+        return Err(ControlError::Certificate(text));
+    }
+    Ok(Signed {
+        enrolled,
+        renew_after: named_age(answer.renew_after_seconds),
+    })
 }
 
 /// Reports the roots in force here.
@@ -1209,6 +1358,7 @@ mod tests {
             service_account_token: None,
             snapshot: Some(path.clone()),
             identity_cache: None,
+            host_authority: None,
         };
         let publisher = Publisher::new(bootstrap.identity.clone());
         let mut client = ControlClient::new(&bootstrap, control, publisher);

@@ -4,4 +4,5 @@ mod backoff;
 pub mod client;
 pub mod dial;
 pub mod file;
+pub mod host;
 pub mod publish;

@@ -17,6 +17,7 @@ mod feature_pages;
 mod first_calls;
 mod first_contact;
 mod gateway_certificates;
+mod host_authority;
 mod isolation;
 mod joined_hosts;
 mod life;

@@ -10,6 +10,7 @@ mod targets;
 pub(super) mod traffic;
 
 use super::allowed::{LOG_LEVELS, MAX_WEIGHT};
+use super::meaning::MAX_HOST_AUTHORITY;
 use super::names::{is_dns_label, is_env_name, is_host_pattern, is_object_name};
 use super::quantity::{parse_cpu, parse_duration, parse_memory, parse_pause};
 use super::{
@@ -19,6 +20,7 @@ use super::{
 use crate::condition;
 use crate::document::{Path, Report, did_you_mean, shorten};
 use crate::https_uri::is_host;
+use crate::identity::SpiffeId;
 use crate::log_format::LogFormat;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -230,6 +232,30 @@ fn renewal(at: &Path, mesh: &MeshSpec, report: &mut Report) {
     }
 }
 
+/// An authority that ends before what it signs could sign nothing.
+fn host_authority(at: &Path, mesh: &MeshSpec, report: &mut Report) {
+    let Some(spec) = &mesh.certificates.host_authority else {
+        return;
+    };
+    let least = mesh.certificate_lifetime().unwrap_or_default();
+    let text = spec.lifetime.as_deref();
+    duration(&at.key("lifetime"), text, least, MAX_HOST_AUTHORITY, report);
+    if text.is_none() && least > MAX_HOST_AUTHORITY {
+        let problem = "expected `certificates.lifetime` of at most `720h` with it";
+        report.add(at, problem.to_owned(), "");
+    }
+    for (n, host) in spec.hosts.iter().enumerate() {
+        let id = format!("spiffe://t/node/{host}");
+        if SpiffeId::parse(&id)
+            .ok()
+            .is_none_or(|id| id.node() != Some(host.as_str()))
+        {
+            let problem = format!("expected the name of a host that joined, found `{host}`");
+            report.add(&at.key("hosts").index(n), problem, "");
+        }
+    }
+}
+
 pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
     metadata(&mesh.metadata, free_name, report);
     let at = spec();
@@ -245,6 +271,7 @@ pub(super) fn mesh(mesh: &Manifest<MeshSpec>, report: &mut Report) {
         report,
     );
     renewal(&at.key("certificates").key("renewAfter"), mesh, report);
+    host_authority(&at.key("certificates").key("hostAuthority"), mesh, report);
     timeouts(&at.key("timeouts"), &mesh.timeouts, report);
     let sidecar = at.key("sidecar");
     if let Some(Err(e)) = mesh.sidecar.cpu_limit.as_deref().map(parse_cpu) {

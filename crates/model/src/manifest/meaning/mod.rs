@@ -17,8 +17,8 @@ use super::quantity::{
     InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
 };
 use super::{
-    AccessLogSpec, Manifest, MeshSpec, MetricLabels, MetricSpec, OtlpSpec, TracingSpec,
-    WorkloadPort, WorkloadSpec,
+    AccessLogSpec, HostAuthoritySpec, Manifest, MeshSpec, MetricLabels, MetricSpec, OtlpSpec,
+    TracingSpec, WorkloadPort, WorkloadSpec,
 };
 use crate::resource::{
     Collector, DEFAULT_SAMPLING_PPM, EVERY_REQUEST_PPM, LogLines, MeshSettings, MetricSettings,
@@ -26,6 +26,9 @@ use crate::resource::{
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// Longest life of a host's authority: a month without its controller.
+pub(super) const MAX_HOST_AUTHORITY: Duration = Duration::from_hours(30 * 24);
 
 impl MeshSpec {
     /// Returns all revocations of the Mesh. Those that cannot be read were refused before.
@@ -102,6 +105,25 @@ impl MeshSpec {
     pub fn certificate_renew_after(&self) -> Result<Option<Duration>, InvalidQuantity> {
         let age = self.certificates.renew_after.as_deref();
         age.map(parse_duration).transpose()
+    }
+
+    /// How long the authority of a host that joined is valid, if this host gets one.
+    ///
+    /// # Errors
+    /// As [`MeshSpec::settings`].
+    pub fn host_authority_lifetime(&self, host: &str) -> Result<Option<Duration>, InvalidQuantity> {
+        let spec = self.certificates.host_authority.as_ref();
+        let is_meant =
+            |s: &&HostAuthoritySpec| s.hosts.is_empty() || s.hosts.iter().any(|h| h == host);
+        let Some(spec) = spec.filter(is_meant) else {
+            return Ok(None);
+        };
+        let lifetime = spec.lifetime.as_deref().map(parse_duration).transpose()?;
+        Ok(Some(
+            lifetime
+                .unwrap_or(MAX_HOST_AUTHORITY)
+                .min(MAX_HOST_AUTHORITY),
+        ))
     }
 
     /// The CPU limit of a sidecar in thousandths of a core.

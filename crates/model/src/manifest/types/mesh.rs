@@ -266,6 +266,23 @@ pub struct CertificateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
     pub renew_after: Option<String>,
+    /// Lets hosts that joined renew the certificates of their own workloads while no controller answers. Default: none may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_authority: Option<HostAuthoritySpec>,
+}
+
+/// Authorities of joined hosts over their own workloads' identities.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HostAuthoritySpec {
+    /// How long a host renews by itself, at most `720h` and at least the lifetime of certificates; default `720h`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = schema::DURATION)))]
+    pub lifetime: Option<String>,
+    /// Names of the hosts that get one. Default: every host that joined.
+    #[serde(skip_serializing_if = "is_default")]
+    pub hosts: Vec<String>,
 }
 
 /// Limits of each sidecar.

@@ -1,0 +1,341 @@
+//! The month in a minute: joined hosts that lose their controller go on past the end of their
+//! certificates, and stop when their authority ends. And a host whose authority was stolen, which is
+//! believed for its own workloads only, and until the centre says otherwise.
+
+use crate::cli_join::{only, terminate};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tests_local::{
+    Answer, Client, Demo, RATING, TLS13, TlsClient, eventually, free_port, id, pause, signal,
+};
+use tulle_tls::testing::HostCa;
+
+/// Seconds that certificates last: the least that the mesh issues.
+const LIFETIME: u64 = 10;
+
+/// A mesh of its own with controller and operator, and hosts that join it.
+struct Story {
+    centre: Demo,
+    /// Where its controller always is.
+    port: u16,
+}
+
+fn mesh(authority: u64) -> String {
+    format!(
+        "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: m}}\nspec:\n  permissiveMode: true\n  \
+         certificates: {{lifetime: {LIFETIME}s, hostAuthority: {{lifetime: {authority}s}}}}\n"
+    )
+}
+
+fn sleeper(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}}}\nspec:\n  \
+         command: [sleep, '1000']\n{more}"
+    )
+}
+
+fn is_ratings(document: &str) -> bool {
+    document.contains("kind: Workload\nmetadata:\n  name: ratings\n")
+}
+
+impl Story {
+    fn start(text: impl FnOnce(String) -> String) -> Self {
+        let story = Self {
+            centre: Demo::prepare_without_privileges(text),
+            port: free_port(),
+        };
+        story.up(story.port);
+        story
+    }
+
+    fn up(&self, port: u16) {
+        let listen = format!("127.0.0.1:{port}");
+        let manifest = self.centre.manifest.to_str().unwrap();
+        let up = [
+            "up",
+            "--detach",
+            "--loopback",
+            "--listen",
+            &listen,
+            manifest,
+        ];
+        let up = self.centre.tulle(&up);
+        assert_eq!(up.code, 0, "{up:?}");
+    }
+
+    fn join(&self, host: &Demo, name: &str) -> Child {
+        let identity = format!("node/{name}");
+        let made = self
+            .centre
+            .tulle(&["token", "create", &identity, "-o", "json"]);
+        let made: Value = serde_json::from_str(&made.out).unwrap();
+        let mut command = joining(host, &made);
+        command.env("TULLE_TOKEN", made["token"].as_str().unwrap());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        child.unwrap()
+    }
+
+    /// Returns what the operator sees of a host's authority.
+    fn authority(&self, name: &str) -> Value {
+        let nodes = self.objects("nodes");
+        let node = nodes.iter().find(|n| n["metadata"]["name"] == name);
+        node.map_or(Value::Null, |n| n["status"]["hostAuthority"].clone())
+    }
+
+    fn objects(&self, kind: &str) -> Vec<Value> {
+        let got = self.centre.tulle(&["get", kind, "-o", "json"]);
+        let all: Value = serde_json::from_str(&got.out).unwrap_or_else(|e| panic!("{e}: {got:?}"));
+        let listed = all.as_array().or_else(|| all["items"].as_array());
+        listed.unwrap_or_else(|| panic!("{got:?}")).clone()
+    }
+
+    fn workloads(&self) -> Vec<String> {
+        let name = |w: &Value| w["metadata"]["name"].as_str().unwrap().to_owned();
+        let mut names: Vec<String> = self.objects("workloads").iter().map(name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn await_authority(&self, name: &str, workloads: &[&str]) {
+        let ids: Vec<_> = workloads.iter().map(|w| Value::from(id(w))).collect();
+        eventually("the host has an authority over its workloads", || {
+            self.authority(name)["identities"] == Value::from(ids.clone())
+        });
+    }
+
+    /// The controller's host loses its power.
+    fn kill(&self) {
+        let (supervisor, controller) = self.centre.supervisor_and_controller();
+        signal(supervisor, Signal::KILL);
+        signal(controller, Signal::KILL);
+        self.centre.await_nothing_left();
+    }
+}
+
+fn joining(host: &Demo, made: &Value) -> Command {
+    let mut command = host.command();
+    command
+        .args(["join", "--controller", made["controller"].as_str().unwrap()])
+        .args(["--ca-fingerprint", made["ca_fingerprint"].as_str().unwrap()])
+        .arg(&host.manifest)
+        .stdin(Stdio::null());
+    command
+}
+
+/// A host that serves ratings, and one that calls them at a port of its own.
+fn two_hosts(spare: bool) -> (Demo, Demo, SocketAddr) {
+    let two = Demo::prepare_without_privileges(|text| {
+        let ratings = only(&text, is_ratings);
+        match spare {
+            true => format!("{ratings}\n---\n{}", sleeper("spare", "")),
+            false => ratings,
+        }
+    });
+    let port = free_port();
+    let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
+    let three = Demo::prepare_without_privileges(|_| sleeper("caller", &upstream));
+    (two, three, (Ipv4Addr::LOCALHOST, port).into())
+}
+
+/// Calls ratings from the other host, on a connection of its own.
+fn call(address: SocketAddr) -> Result<(), String> {
+    let mut client = Client::try_connect(address).map_err(|e| e.to_string())?;
+    let request = format!("GET /ratings/{RATING} HTTP/1.1\r\nHost: ratings\r\n\r\n");
+    client.try_send(request).map_err(|e| e.to_string())?;
+    let answer = client.try_response("GET").map_err(|e| e.to_string())?;
+    match answer.status() {
+        200 => Ok(()),
+        status => Err(format!("{status} {}", answer.text())),
+    }
+}
+
+/// Calls until then; each is answered.
+fn call_until(address: SocketAddr, end: Instant) {
+    while Instant::now() < end {
+        let called = call(address);
+        assert_eq!(called, Ok(()), "{:?} before the end", end - Instant::now());
+        pause("the next call", Duration::from_millis(100));
+    }
+}
+
+/// How many certificates a sidecar shows: two where its host's authority has signed.
+fn shown(host: &Demo, workload: &str) -> usize {
+    let body = host.admin(workload, "/certificates").body;
+    let text = String::from_utf8(body).unwrap();
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    let chain = shown["chain"].as_str().unwrap_or_else(|| panic!("{text}"));
+    chain.matches("BEGIN CERTIFICATE").count()
+}
+
+#[test]
+fn hosts_go_on_without_their_controller_and_come_back_to_it() {
+    let story = Story::start(|_| mesh(60));
+    let (two, three, ratings) = two_hosts(true);
+    let mut joined = [story.join(&two, "two"), story.join(&three, "three")];
+    story.await_authority("two", &["ratings", "spare"]);
+    story.await_authority("three", &["caller"]);
+    eventually("ratings answers the other host", || call(ratings).is_ok());
+    assert_eq!((shown(&two, "ratings"), shown(&three, "caller")), (1, 1));
+
+    // Twice as long as any certificate of the centre lives.
+    story.kill();
+    let lost = Instant::now();
+    let past =
+        |lifetimes: u32| lost + Duration::from_secs(LIFETIME) * lifetimes + Duration::from_secs(1);
+    call_until(ratings, past(1));
+    assert_eq!((shown(&two, "ratings"), shown(&three, "caller")), (2, 2));
+    // A sidecar that is restarted here goes on, too.
+    signal(two.sidecar("ratings"), Signal::KILL);
+    signal(three.sidecar("caller"), Signal::KILL);
+    eventually("both sidecars are back", || call(ratings).is_ok());
+    call_until(ratings, past(2));
+
+    // While the hosts are still cut off, the operator removes a workload of one of them.
+    story.up(free_port());
+    let deleted = story.centre.tulle(&["delete", "workload", "spare"]);
+    assert_eq!(deleted.code, 0, "{deleted:?}");
+    assert_eq!(story.authority("two")["counts"], false);
+    assert_eq!(story.centre.tulle(&["down"]).code, 0);
+    story.up(story.port);
+    eventually("the centre certifies both again", || {
+        shown(&two, "ratings") == 1 && shown(&three, "caller") == 1
+    });
+    eventually("ratings answers the other host", || call(ratings).is_ok());
+    // Neither lost nor resurrected.
+    assert_eq!(story.workloads(), ["caller", "ratings"]);
+    eventually("the host has ended it", || {
+        two.application_now("spare").is_none()
+    });
+    assert_eq!(story.workloads(), ["caller", "ratings"]);
+    story.await_authority("two", &["ratings"]);
+    // The centre knows what was certified without it.
+    eventually("both hosts have told what they certified", || {
+        ["two", "three"].iter().all(|host| {
+            let issued = story.authority(host)["issued"].clone();
+            issued.as_array().is_some_and(|issued| issued.len() >= 2)
+        })
+    });
+    for child in &mut joined {
+        assert_eq!(terminate(child), 0);
+    }
+}
+
+#[test]
+fn hosts_stop_when_their_authority_ends() {
+    let story = Story::start(|_| mesh(20));
+    let (two, three, ratings) = two_hosts(false);
+    let joined = [story.join(&two, "two"), story.join(&three, "three")];
+    story.await_authority("two", &["ratings"]);
+    story.await_authority("three", &["caller"]);
+    eventually("ratings answers the other host", || call(ratings).is_ok());
+    let token = story
+        .centre
+        .tulle(&["token", "create", "node/two", "-o", "json"]);
+    story.kill();
+    let lost = Instant::now();
+    call_until(ratings, lost + Duration::from_secs(LIFETIME + 1));
+    for child in joined {
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        for part in [
+            "no longer a host",
+            "expired before the controller",
+            "tulle token create",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    assert!(
+        lost.elapsed() <= Duration::from_secs(30),
+        "{:?}",
+        lost.elapsed()
+    );
+    assert!(call(ratings).is_err());
+
+    // It comes back with a new token only.
+    story.up(story.port);
+    let made: Value = serde_json::from_str(&token.out).unwrap();
+    let late = joining(&two, &made).output().unwrap();
+    let late = Answer {
+        code: late.status.code().unwrap_or(-1),
+        out: String::new(),
+        err: String::from_utf8(late.stderr).unwrap(),
+    };
+    assert_eq!(late.code, 1, "{late:?}");
+    assert!(late.err.contains("has expired"), "{late:?}");
+}
+
+#[test]
+fn a_stolen_authority_speaks_for_its_host_until_the_centre_says_otherwise() {
+    let lasting = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec:\n  \
+                   permissiveMode: true\n  certificates: {hostAuthority: {}}\n---\n";
+    let story = Story::start(|text| format!("{lasting}{}", only(&text, is_ratings)));
+    let host = Demo::prepare_without_privileges(|_| {
+        [sleeper("shop", ""), sleeper("till", "")].join("---\n")
+    });
+    let mut joined = story.join(&host, "edge");
+    story.await_authority("edge", &["shop", "till"]);
+    let steal = || {
+        let kept = host.path().join("state/host-authority.json");
+        let kept: Value = serde_json::from_slice(&std::fs::read(kept).unwrap()).unwrap();
+        HostCa::from_pem(kept["pem"].as_str().unwrap())
+    };
+    let services = story.centre.status()["services"].clone();
+    let services = services.as_array().unwrap().iter();
+    let mut workloads = services.flat_map(|s| s["workloads"].as_array().unwrap());
+    let ratings = workloads.find(|w| w["name"] == "ratings").unwrap();
+    let endpoint = ratings["endpoints"][0].as_str().unwrap();
+    let endpoint: SocketAddr = endpoint.rsplit(' ').next().unwrap().parse().unwrap();
+    let connect = |ca: &HostCa, path: &str| {
+        let leaf = ca.leaf(&format!("spiffe://tulle.local/{path}"));
+        TlsClient::connect(endpoint, Some(&ca.issue_leaf(&leaf)), TLS13, &["http/1.1"])
+    };
+    let target = format!("/ratings/{RATING}");
+    let status = |ca: &HostCa, path: &str| {
+        let answer = connect(ca, path).and_then(|mut client| client.get(&target));
+        answer.map(|answer| answer.status())
+    };
+    let stolen = steal();
+    assert_eq!(status(&stolen, "svc/shop").unwrap(), 200);
+    for other in [
+        "svc/ratings",
+        "svc/unheard-of",
+        "node/edge",
+        "node/other",
+        "controller",
+    ] {
+        assert!(status(&stolen, other).is_err(), "{other}");
+        let errors = story.centre.admin("ratings", "/errors").text();
+        let said = format!("may not certify spiffe://tulle.local/{other}");
+        assert!(errors.contains(&said), "{said}: {errors}");
+    }
+
+    // The centre revokes the host: what is open ends, and nothing new begins.
+    let mut open = connect(&stolen, "svc/shop").unwrap();
+    assert_eq!(open.get(&target).unwrap().status(), 200);
+    let identity = |command: &str| {
+        let done = story.centre.tulle(&["identity", command, "node/edge"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        Instant::now()
+    };
+    let revoked = identity("revoke");
+    while open.get(&target).is_ok() {
+        assert!(revoked.elapsed() < Duration::from_secs(1), "it goes on");
+    }
+    assert!(status(&stolen, "svc/shop").is_err());
+    identity("allow");
+    eventually("it is believed again", || {
+        status(&stolen, "svc/shop").is_ok()
+    });
+
+    // So does the removal of one of its workloads.
+    let deleted = story.centre.tulle(&["delete", "workload", "till"]);
+    assert_eq!(deleted.code, 0, "{deleted:?}");
+    eventually("it is refused", || status(&stolen, "svc/shop").is_err());
+    let _ = joined.kill();
+    let _ = joined.wait();
+}
