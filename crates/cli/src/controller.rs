@@ -6,7 +6,9 @@ use crate::failure::{Failure, OrFail, Result};
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::LevelFilter;
 use tulle_api::v1::ConsoleSession;
 use tulle_console::{ConsoleClock, ConsoleCodes, ConsoleConfig, RunningConsole};
@@ -15,6 +17,7 @@ use tulle_control::{
     Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind, memory_limit,
 };
 use tulle_model::manifest::LOG_LEVELS;
+use tulle_net::memory;
 
 /// How much is logged: what `TULLE_LOG` says.
 ///
@@ -49,6 +52,10 @@ pub(crate) fn start_logging() -> Result<()> {
         .map_err(|e| Failure::new("cannot start logging").because(e))
 }
 
+/// Between returns of memory that nothing needs any more. Starting and answering run much code once, and joining hosts
+/// or a push of configuration allocate what is free soon after.
+const RELEASE_PERIOD: Duration = Duration::from_secs(5);
+
 /// Runs something on as many threads as a controller takes.
 pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,8 +64,18 @@ pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
         .enable_all()
         .build()
         .or_fail(|| "cannot start the runtime".to_owned())?;
+    runtime.spawn(release_memory());
     let run: Pin<Box<dyn Future<Output = Result<()>>>> = Box::pin(run);
     runtime.block_on(run)
+}
+
+async fn release_memory() {
+    let mut turns = tokio::time::interval(RELEASE_PERIOD);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        memory::release_unused();
+    }
 }
 
 /// Returns a future that completes at SIGTERM or SIGINT.

@@ -55,6 +55,13 @@ pub fn trim() {
     }
 }
 
+/// Gives back the code that start-up ran and the memory that it has freed, where the system's allocator is in use. A
+/// process that waits for most of its life calls this once it has nothing to do.
+pub fn release_unused() {
+    trim();
+    release_code_pages();
+}
+
 /// Makes all threads allocate from one arena, where the system's allocator is in use: what a thread has freed another uses, rather
 /// than memory of its own. For programs of a few threads that seldom allocate at the same time; call it before there are others.
 pub fn use_one_arena() {

@@ -14,8 +14,9 @@ use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tulle_net::memory;
 use tulle_redirect::{Cgroup, Network};
 
 /// How long all of it may take.
@@ -64,6 +65,8 @@ impl std::fmt::Display for Removed {
 pub(crate) fn main(paths: &Paths) -> Result<()> {
     // Already the leader of a group: then it is out of the terminal's reach as well.
     let _ = rustix::process::setsid();
+    // It has read its command line, and will do nothing until the mesh ends.
+    memory::release_unused();
     // Nothing is ever written; any end of the read is the end of the supervisor.
     let _ = std::io::stdin().read(&mut [0]);
     clear(paths).map(drop)
@@ -100,7 +103,7 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
     }
     for directory in directories(paths) {
         if let Err(e) = fs::remove_dir_all(&directory)
-            && e.kind() != std::io::ErrorKind::NotFound
+            && !is_absent(&directory, &e)
         {
             let what = format!("cannot remove {}", directory.display());
             first.get_or_insert(Failure::new(what).because(e));
@@ -132,12 +135,23 @@ pub(super) fn directories(paths: &Paths) -> [PathBuf; 3] {
     [paths.proxies(), paths.data_mounts(), paths.accounts()]
 }
 
-fn remove(file: &PathBuf, first: &mut Option<Failure>) {
+fn remove(file: &Path, first: &mut Option<Failure>) {
     if let Err(e) = fs::remove_file(file)
-        && e.kind() != std::io::ErrorKind::NotFound
+        && !is_absent(file, &e)
     {
         let what = format!("cannot remove {}", file.display());
         first.get_or_insert(Failure::new(what).because(e));
+    }
+}
+
+/// Whether a file could not be removed because there is none. On a read-only root the system says so whatever is there.
+fn is_absent(file: &Path, error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{NotFound, ReadOnlyFilesystem};
+    let found = || fs::symlink_metadata(file);
+    match error.kind() {
+        NotFound => true,
+        ReadOnlyFilesystem => found().is_err_and(|e| e.kind() == NotFound),
+        _ => false,
     }
 }
 

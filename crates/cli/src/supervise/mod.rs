@@ -48,6 +48,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tulle_net::memory;
 use workload::RunningWorkload;
 
 pub(crate) use controller::{
@@ -58,8 +59,8 @@ pub(crate) use lock::Lock;
 pub(crate) use objects::{NODE_LABEL, RESTART_MARK};
 pub(crate) use proxy::keep_memory_private;
 
-/// Between looks at the size of logs.
-const LOG_PERIOD: Duration = Duration::from_secs(10);
+/// Between looks at the size of logs, and at memory that nothing needs any more.
+const REST_PERIOD: Duration = Duration::from_secs(10);
 /// Pause before a janitor that could not be started is tried again.
 const JANITOR_PAUSE: Duration = Duration::from_secs(1);
 /// Changes of state that come together are written together.
@@ -191,8 +192,8 @@ impl Supervisor {
         direct::warn(&self.context);
         let (tell, mut changes) = mpsc::channel(64);
         let watcher = tokio::task::spawn_local(objects::watch(self.context.objects.clone(), tell));
-        let mut logs = interval(LOG_PERIOD);
-        logs.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rest = interval(REST_PERIOD);
+        rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let changed = Rc::clone(&self.context.changed);
         tokio::pin!(stop);
         loop {
@@ -200,7 +201,10 @@ impl Supervisor {
                 () = &mut stop => break,
                 Some(change) = changes.recv() => self.change(change),
                 () = changed.notified() => sleep(TOGETHER).await,
-                _ = logs.tick() => logs::trim_all(&self.context.paths.logs()),
+                _ = rest.tick() => {
+                    logs::trim_all(&self.context.paths.logs());
+                    memory::release_unused();
+                }
                 () = self.janitor.ended() => {
                     // The mesh runs without a janitor, too: one that cannot be started now, for want of
                     // memory say, is started later.

@@ -7,8 +7,9 @@ use crate::paths::Paths;
 use crate::status::{collect, live};
 use crate::supervise::state::{Phase, RunState};
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -87,12 +88,25 @@ async fn draw(paths: &Paths, phases: &watch::Receiver<Phase>) {
 
 async fn changes(paths: &Paths, mut shown: Progress) {
     progress("the mesh is up; Ctrl-C stops it");
+    let (mut state, mut version) = (None, None);
     loop {
-        if let Ok(Some(state)) = RunState::read(paths) {
-            shown.show(&state);
+        // It is replaced as a whole when something changes, which is seldom.
+        let now = file_version(&paths.run_state());
+        if now != version {
+            state = RunState::read(paths).ok().flatten();
+            version = now;
+        }
+        if let Some(state) = &state {
+            shown.show(state);
         }
         sleep(Duration::from_millis(250)).await;
     }
+}
+
+/// Returns what differs between two versions of a file that is replaced as a whole.
+fn file_version(path: &Path) -> Option<(u64, SystemTime)> {
+    let metadata = path.metadata().ok()?;
+    Some((metadata.ino(), metadata.modified().ok()?))
 }
 
 /// Progress of the start, on standard error: drawn over itself on a terminal, lines elsewhere.

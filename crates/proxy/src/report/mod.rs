@@ -20,9 +20,10 @@ use crate::worker::Command;
 use counts::Counts;
 use process::ProcessUsage;
 use questions::Questions;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use taps::Taps;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -58,6 +59,7 @@ pub struct Reporting {
     told: f64,
     sent: Instant,
     questions: Questions,
+    turned: Arc<Notify>,
 }
 
 impl Reporting {
@@ -68,6 +70,7 @@ impl Reporting {
         wanted: watch::Receiver<Option<WantedReports>>,
     ) -> Self {
         Self {
+            turned: Arc::default(),
             questions: Questions::new(admin.clone()),
             admin,
             wanted,
@@ -77,6 +80,12 @@ impl Reporting {
             told: 0.0,
             sent: Instant::now(),
         }
+    }
+
+    /// Notifies `turned` after each look at all numbers, whether there was anything to tell or not.
+    #[must_use]
+    pub fn notifying(self, turned: Arc<Notify>) -> Self {
+        Self { turned, ..self }
     }
 
     /// Runs until the client of the controller ends.
@@ -133,7 +142,10 @@ impl Reporting {
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = turns.tick() => self.turn(&sender).await,
+                _ = turns.tick() => {
+                    self.turn(&sender).await;
+                    self.turned.notify_one();
+                }
                 message = asked.message() => match message {
                     Ok(Some(message)) => {
                         if let Some(question) = message.question {
