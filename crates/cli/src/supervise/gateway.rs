@@ -3,6 +3,7 @@
 use super::context::Context;
 use super::fixed_ports::{ADMIN, METRICS};
 use super::listening::Listening;
+use super::pace::{STEADY_PERIOD, STEADY_TRIES};
 use super::ports::{Reserved, addresses};
 use super::proxy::{Description, RunningProxy};
 use super::state;
@@ -116,11 +117,21 @@ impl Unit {
                 }
             }
         };
+        let mut good = 0_u32;
         loop {
             let addresses = wanted.borrow_and_update().clone();
             let listens = self.listening.listen_on(&addresses).await;
             let answer = proxy.ready().await;
-            let pause = if answer.is_ok() { 1000 } else { 100 };
+            good = if answer.is_ok() {
+                good.saturating_add(1)
+            } else {
+                0
+            };
+            let pause = match good {
+                0 => Duration::from_millis(100),
+                1..STEADY_TRIES => Duration::from_secs(1),
+                STEADY_TRIES.. => STEADY_PERIOD,
+            };
             let answer = answer.and(listens);
             self.update(|s| {
                 s.proxy = proxy.state(answer.is_ok());
@@ -128,7 +139,7 @@ impl Unit {
                 s.message = answer.err().unwrap_or_default();
             });
             tokio::select! {
-                () = sleep(Duration::from_millis(pause)) => {}
+                () = sleep(pause) => {}
                 // An error means that the gateway is about to be stopped.
                 _ = wanted.changed() => {}
                 () = self.listening.renewed() => {}

@@ -9,6 +9,10 @@ const SOON: Duration = Duration::from_millis(100);
 const MANY: u32 = 50;
 /// Between tries otherwise, if no period is asked for.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Good tries in a row after which less is asked, a minute of them, and the time between tries from then on. Probes of a
+/// mesh that does nothing are most of what its supervisor does. A process that ends is noticed at once either way.
+pub(super) const STEADY_TRIES: u32 = 60;
+pub(super) const STEADY_PERIOD: Duration = Duration::from_secs(3);
 /// Tries in a row that may fail, if no threshold is asked for: until the start has failed, and until
 /// callers no longer come. One slow answer on a busy host is no reason to take it away from them.
 const START_FAILURES: u32 = 30;
@@ -20,6 +24,7 @@ pub(crate) struct Pace {
     period: Option<Duration>,
     threshold: Option<u32>,
     failed: u32,
+    good: u32,
     due: Instant,
 }
 
@@ -31,6 +36,7 @@ impl Pace {
             period: period.map(|s| Duration::from_secs(s.max(1).into())),
             threshold: probe.and_then(|p| p.failure_threshold),
             failed: 0,
+            good: 0,
             due: now,
         }
     }
@@ -47,23 +53,25 @@ impl Pace {
 
     /// A try has ended.
     pub(crate) fn tried(&mut self, good: bool, now: Instant) {
-        self.failed = if good {
-            0
+        if good {
+            (self.good, self.failed) = (self.good.saturating_add(1), 0);
         } else {
-            self.failed.saturating_add(1)
-        };
+            (self.good, self.failed) = (0, self.failed.saturating_add(1));
+        }
+        let steady = self.good >= STEADY_TRIES;
         let hurried = !good && self.failed < MANY;
         self.due = now
             + match (self.period, hurried) {
                 (Some(period), _) => period,
                 (None, true) => SOON,
+                (None, false) if steady => STEADY_PERIOD,
                 (None, false) => PERIOD,
             };
     }
 
     /// Its process was not there: the next try is its first.
     pub(crate) fn restart(&mut self, now: Instant) {
-        self.failed = 0;
+        (self.good, self.failed) = (0, 0);
         self.due = now;
     }
 
@@ -106,6 +114,28 @@ mod tests {
         pace.tried(true, start);
         assert_eq!(pace.left(start), Duration::from_secs(7));
         assert!(!pace.is_gone() && pace.start_failed().is_none());
+    }
+
+    #[test]
+    fn one_that_has_been_good_for_a_minute_is_asked_less_until_it_fails() {
+        let start = Instant::now();
+        let mut pace = Pace::new(None, start);
+        for _ in 1..STEADY_TRIES {
+            pace.tried(true, start);
+            assert_eq!(pace.left(start), PERIOD);
+        }
+        pace.tried(true, start);
+        assert_eq!(pace.left(start), STEADY_PERIOD);
+        pace.tried(false, start);
+        assert_eq!(pace.left(start), SOON);
+        pace.tried(true, start);
+        assert_eq!(pace.left(start), PERIOD);
+        // A period that was asked for stays.
+        let mut asked = Pace::new(Some(&probe(Some(1), None)), start);
+        for _ in 0..=STEADY_TRIES {
+            asked.tried(true, start);
+            assert_eq!(asked.left(start), PERIOD);
+        }
     }
 
     #[test]
