@@ -1,7 +1,8 @@
 //! Checks whether interception can work here, without changing anything.
 
 use crate::command::{self, CommandError};
-use crate::redirection::{Redirection, nft_rules};
+use crate::iptables;
+use crate::redirection::{Redirection, has_ipv6, nft_rules};
 
 /// The requirements of interception, and whether each is met here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Availability {
     pub root: bool,
     /// `nft` is installed and the kernel accepts the rules.
     pub nft: bool,
+    /// `iptables` is installed and the kernel has its tables. Only looked at where `nft` does not work.
+    pub iptables: bool,
     /// `ip` is installed.
     pub ip: bool,
     /// Each missing requirement, and how to meet it. Empty: interception works.
@@ -34,11 +37,25 @@ pub fn available() -> Availability {
         }
     };
     let ip = keep(command::find("ip").map(drop), &mut why_not);
-    let nft = keep(command::find("nft").map(drop), &mut why_not)
-        && (!root || keep(check_rules(), &mut why_not));
+    let by_nft = command::find("nft").and_then(|_| if root { check_rules() } else { Ok(()) });
+    let nft = by_nft.is_ok();
+    let by_iptables = by_nft.or_else(|nft| {
+        // Without root there is nothing to ask the kernel.
+        let iptables = if root {
+            iptables::look_here(has_ipv6())
+        } else {
+            command::find("iptables").map(drop)
+        };
+        iptables.map_err(|iptables| CommandError::Neither {
+            nft: Box::new(nft),
+            iptables: Box::new(iptables),
+        })
+    });
+    let iptables = !nft && keep(by_iptables, &mut why_not);
     Availability {
         root,
         nft,
+        iptables,
         ip,
         why_not,
     }
@@ -98,7 +115,7 @@ mod tests {
         let found = available();
         assert_eq!(
             found.is_complete(),
-            found.root && found.nft && found.ip,
+            found.root && (found.nft || found.iptables) && found.ip,
             "{found:?}"
         );
     }

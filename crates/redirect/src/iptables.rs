@@ -102,6 +102,13 @@ pub(crate) fn apply(
     Ok(())
 }
 
+/// Asks the kernel for the tables of the namespace of the calling process, of both families where it has both.
+pub(crate) fn look_here(ipv6: bool) -> Result<(), CommandError> {
+    let families = [Some(&IPV4), ipv6.then_some(&IPV6)];
+    let mut families = families.into_iter().flatten();
+    families.try_for_each(|tools| look(Place::Here, tools).map(drop))
+}
+
 /// Whether the rules are in place.
 pub(crate) fn find(place: Place<'_>, ipv6: bool) -> Result<(), CommandError> {
     let families = [Some(&IPV4), ipv6.then_some(&IPV6)];

@@ -107,7 +107,7 @@ impl Place<'_> {
 
 /// Whether the kernel has IPv6. A socket would not tell: this process may be refused one that an
 /// application may have.
-fn has_ipv6() -> bool {
+pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/self/net/if_inet6").exists()
 }
 

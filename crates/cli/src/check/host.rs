@@ -58,7 +58,14 @@ fn interception(findings: &mut Findings) {
     if here.is_complete() {
         findings.ok(
             "interception",
-            "root, ip and nft are here: namespaces with transparent redirection",
+            format!(
+                "root, ip and {} are here: namespaces with transparent redirection",
+                if here.nft {
+                    "nft"
+                } else {
+                    "iptables (nft does not work)"
+                }
+            ),
         );
     } else {
         findings.warning(

@@ -115,7 +115,7 @@ impl Planner {
                 keep_within: network.plan().networks(),
                 ..usual
             };
-            apply_redirection(&namespace, FilterBackend::Nft, &redirection)
+            apply_redirection(&namespace, FilterBackend::Auto, &redirection)
                 .or_fail(|| format!("cannot redirect the connections of {name}"))?;
             network
                 .lead_out(&namespace)

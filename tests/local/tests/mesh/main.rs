@@ -35,6 +35,7 @@ mod rotation;
 mod scraping;
 mod service;
 mod skew;
+mod small_boxes;
 mod traffic;
 mod why;
 mod wire;
