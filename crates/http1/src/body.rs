@@ -453,6 +453,18 @@ mod tests {
         assert_eq!(body.end_of_stream(), Ok(()));
     }
 
+    /// 32 bits would take these for bodies of two bytes, also where a `usize` has no more.
+    #[test]
+    fn bodies_may_be_longer_than_32_bits_say() {
+        let long = (1 << 32) + 2;
+        let mut body = Body::new(BodyLength::Length(long));
+        assert_eq!(body.advance(b"abcd"), Ok(4));
+        assert_eq!((body.left, body.is_done()), (long - 4, false));
+        let mut body = Body::new(BodyLength::Chunked);
+        assert_eq!(body.advance(b"100000002\r\nabcd"), Ok(15));
+        assert_eq!((body.left, body.is_done()), (long - 4, false));
+    }
+
     #[test]
     fn no_body_is_done_at_once() {
         assert!(Body::new(BodyLength::None).is_done());
