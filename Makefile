@@ -61,10 +61,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-arm64 test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -118,6 +118,11 @@ test-skew: ## programs of the version before and today's in one mesh on this hos
 	@$(RUST)
 	$(PROGRAMS)
 	PREVIOUS_PROGRAMS="$$(tests/kube/previous.sh all)" cargo test --workspace --locked --test mesh skew
+
+test-arm64: ## every test as a program of arm64, under qemu (root; hours)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl gcc-aarch64-linux-gnu qemu-user-static
+	@$(RUST)
+	scripts/test-arm64.sh
 
 test-stress: ## every test 20 times under load, and with signals and input as a shell's `&` leaves them: hours
 	$(PROGRAMS)

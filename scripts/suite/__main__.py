@@ -21,6 +21,7 @@ import sys
 import time
 
 import cargo_tests
+import expected
 import page
 import process
 import run
@@ -45,6 +46,7 @@ def options():
     test.add_argument("--limit", type=int, default=run.LIMIT_SECONDS, help="seconds that one test may take")
     test.add_argument("--stdin", choices=("null", "closed"), default="null", help="standard input of tests")
     test.add_argument("--ignore-interrupt", action="store_true", help="start tests with SIGINT ignored")
+    test.add_argument("--expected", type=pathlib.Path, help="list of tests that must fail here, with reasons")
     test.add_argument("cargo", nargs="*", help="arguments of cargo test, after --")
     targets = commands.add_parser("targets", help="run make targets and write down their times")
     targets.add_argument("target", nargs="+")
@@ -79,11 +81,13 @@ def test(given):
     together = [job for job in jobs if not job.name.startswith(ALONE)]
     alone = [job for job in jobs if job.name.startswith(ALONE)]
     how = {"limit": given.limit, "stdin": given.stdin, "ignore_interrupt": given.ignore_interrupt}
+    listed = expected.Expected(given.expected) if given.expected else None
+    judged = listed.judge if listed else lambda outcomes: outcomes
     begun = time.monotonic()
     busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(given.load)]
     try:
-        outcomes, failed = run.tell(run.run(together, at_once=given.jobs, **how))
-        more = run.tell(run.run(alone, at_once=1, **how))
+        outcomes, failed = run.tell(judged(run.run(together, at_once=given.jobs, **how)))
+        more = run.tell(judged(run.run(alone, at_once=1, **how)))
     finally:
         for loop in busy:
             loop.kill()
@@ -94,9 +98,14 @@ def test(given):
     cpu = sum(outcome.cpu for outcome in outcomes)
     for outcome in failed:
         print(f"FAILED {outcome.job.name}")
-    print(f"{len(outcomes) - len(failed)} tests passed, {len(failed)} failed, in {time.monotonic() - begun:.0f} s "
-          f"(CPU {cpu:.0f} s)")
-    return 1 if failed else 0
+    as_listed = len(listed.failed) if listed else 0
+    unmet = listed.unmet() if listed and not given.only else []
+    for entry in unmet:
+        print(f"FAILED {given.expected}: there is no test `{entry}`")
+    also = f", {as_listed} failed as listed" if listed else ""
+    print(f"{len(outcomes) - len(failed) - as_listed} tests passed, {len(failed)} failed{also}, in "
+          f"{time.monotonic() - begun:.0f} s (CPU {cpu:.0f} s)")
+    return 1 if failed or unmet else 0
 
 
 def note(rows):

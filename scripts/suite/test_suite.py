@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
+import expected
 import page
 import promises
 import run
@@ -53,6 +54,29 @@ class Processes(unittest.TestCase):
         self.assertNotEqual(self.only(f"{closed} || {ignored}").faults, [])
         self.assertEqual(self.only(closed, stdin="closed").faults, [])
         self.assertEqual(self.only(ignored, ignore_interrupt=True).faults, [])
+
+    def test_a_list_of_tests_that_must_fail_is_held_to_both_ways(self):
+        jobs = [job("exit 1", "a::fails"), job("exit 0", "a::passes"), job("exit 1", "b::one"), job("exit 1", "c::new")]
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("# why\n\na::fails  ptrace\na::passes  ptrace\nb::*  netlink\nd::gone  netlink\n")
+            file.flush()
+            listed = expected.Expected(pathlib.Path(file.name))
+            judged = {outcome.job.name: outcome.faults for outcome in listed.judge(run.run(jobs))}
+        self.assertEqual(judged["a::fails"], [])
+        self.assertIn("it passes, but", judged["a::passes"][0])
+        self.assertIn("ptrace", judged["a::passes"][0])
+        self.assertEqual(judged["b::one"], [])
+        self.assertEqual(judged["c::new"], ["exit code 1"])
+        self.assertEqual(sorted(outcome.job.name for outcome in listed.failed), ["a::fails", "b::one"])
+        self.assertEqual(listed.unmet(), ["d::gone"])
+
+    def test_a_line_without_a_reason_is_no_line(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("a::fails\n")
+            file.flush()
+            with self.assertRaises(SystemExit) as end:
+                expected.Expected(pathlib.Path(file.name))
+        self.assertIn(":1: a line is a test", str(end.exception))
 
     def test_waits_are_summed_by_what_was_waited_for(self):
         found = self.only('printf "0.5 a port\\n1.25 a pod\\n0.25 a port\\n" >"$TULLE_TEST_WAITS"')
