@@ -171,6 +171,7 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     let mut of_host = ObjectsClient::new(dial(&second, &begun.roots, Some(&host.identity)).await);
     let asked = v1::StatusRequest {
         trusts: Some(report(&host)),
+        ..Default::default()
     };
     let told = of_host.status(asked).await.unwrap().into_inner();
     assert_eq!(told.trust.unwrap().roots.len(), 2);
@@ -187,6 +188,7 @@ async fn each_step_waits_for_all_and_survives_a_restart() {
     host = enrol(&mut second, "node/n1", "", Some(&host.identity)).await;
     let asked = v1::StatusRequest {
         trusts: Some(report(&host)),
+        ..Default::default()
     };
     of_host.status(asked).await.unwrap();
 
