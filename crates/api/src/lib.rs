@@ -4,9 +4,12 @@
 
 mod body;
 pub mod codec;
+mod packing;
+mod patch;
 mod revocation;
 
 pub use body::{Encoded, InvalidBody, decode, decode_body, encode, encode_body};
+pub use patch::{apply_patch, patch, version};
 
 /// Metadata of the status with which a controller that ends closes a stream of configuration: within how many
 /// milliseconds its proxies come back, each at a random moment.

@@ -104,7 +104,13 @@ fn left_over(paths: &Paths) -> Result<()> {
 }
 
 fn purge(paths: &Paths) -> Result<()> {
-    for directory in [&paths.run, &paths.controller_state(), &paths.data()] {
+    let directories = [
+        &paths.run,
+        &paths.controller_state(),
+        &paths.data(),
+        &paths.away(),
+    ];
+    for directory in directories {
         if let Err(e) = std::fs::remove_dir_all(directory)
             && e.kind() != std::io::ErrorKind::NotFound
         {
@@ -116,6 +122,7 @@ fn purge(paths: &Paths) -> Result<()> {
         paths.host_identity(),
         paths.host_authority(),
         paths.host_issued(),
+        paths.brought(),
         paths.service_record(),
     ];
     for file in files {

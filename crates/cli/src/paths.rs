@@ -260,6 +260,14 @@ impl Paths {
     pub(crate) fn host_issued(&self) -> PathBuf {
         self.state.join("host-issued.json")
     }
+    /// Counts of a joined host from while its controller was away.
+    pub(crate) fn away(&self) -> PathBuf {
+        self.state.join("host-away")
+    }
+    /// The workloads that a joined host has brought.
+    pub(crate) fn brought(&self) -> PathBuf {
+        self.state.join("host-brought.json")
+    }
     /// Names of services inside the namespaces.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.run.join("hosts")

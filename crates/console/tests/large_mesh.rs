@@ -195,6 +195,7 @@ async fn reporting(large: &Large, token: String, number: usize, of: usize) -> Re
             kind: "sidecar".into(),
             host: "here".into(),
             started_at_unix_seconds: 1,
+            beat_seconds: 0,
         }),
         ..Default::default()
     };

@@ -57,7 +57,8 @@ const STORE_FILE: &str = "store.redb";
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for an answer's head of those who may ask for more than a certificate.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Finds proxies that went without a word.
+/// Finds proxies of a cluster that went without a word. On hosts the kernel looks for them
+/// ([`tulle_net::socket::KeepAlive`]), which costs a slow line half as much.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// Limits of one connection.
@@ -69,6 +70,8 @@ struct Limits {
     request_timeout: Duration,
     /// Bytes on their way to us that nobody has read yet, per request and per connection.
     window: u32,
+    /// Time between pings of HTTP/2.
+    keepalive: Option<Duration>,
 }
 
 /// The operator's.
@@ -76,6 +79,7 @@ const OPERATOR: Limits = Limits {
     requests: 128,
     request_timeout: REQUEST_TIMEOUT,
     window: 1024 * 1024,
+    keepalive: Some(KEEPALIVE),
 };
 /// Limits of a proxy or host with a certificate. A proxy has one stream; a host asks for several
 /// things.
@@ -83,12 +87,14 @@ const MEMBER: Limits = Limits {
     requests: 32,
     request_timeout: REQUEST_TIMEOUT,
     window: 256 * 1024,
+    keepalive: Some(KEEPALIVE),
 };
 /// Limits of a peer without a certificate: it asks for one, in at most 32 KiB.
 const STRANGER: Limits = Limits {
     requests: 4,
     request_timeout: serve::accept::STRANGER_TIMEOUT,
     window: 64 * 1024,
+    keepalive: Some(KEEPALIVE),
 };
 
 /// Where objects, placements, join tokens and the certificate authority are kept.
@@ -271,7 +277,12 @@ impl Controller {
             servers.spawn(serve(router.clone(), limits, connections, down.clone()));
             ready
         };
-        helpers.spawn(tls.run(server(MEMBER), server(STRANGER), down.clone()));
+        let in_cluster = state.accounts().is_some();
+        let members = Limits {
+            keepalive: MEMBER.keepalive.filter(|_| in_cluster),
+            ..MEMBER
+        };
+        helpers.spawn(tls.run(server(members), server(STRANGER), down.clone()));
         helpers.spawn(unix.run(server(OPERATOR)));
         let hosts = state.clone();
         helpers.spawn(async move { hosts.watch_hosts(config.host_away).await });
@@ -416,7 +427,7 @@ async fn serve(
         .max_concurrent_streams(limits.requests)
         .initial_stream_window_size(limits.window)
         .initial_connection_window_size(limits.window)
-        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_interval(limits.keepalive)
         .http2_keepalive_timeout(Some(KEEPALIVE));
     let shutdown = async move {
         // An error means that the controller was dropped: then it ends too.

@@ -78,6 +78,19 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Tells of each SIGUSR1.
+fn nudges() -> Result<Arc<Notify>, StartError> {
+    let nudges = Arc::new(Notify::new());
+    let mut signals = signal(SignalKind::user_defined1()).map_err(StartError::System)?;
+    let told = Arc::clone(&nudges);
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            told.notify_one();
+        }
+    });
+    Ok(nudges)
+}
+
 /// Runs one proxy until SIGTERM or SIGINT, then drains.
 ///
 /// # Errors
@@ -94,6 +107,8 @@ pub fn run(source: &Source) -> Result<(), StartError> {
 }
 
 async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartError> {
+    // Whoever started this proxy may tell it something from now on, and the signal would end it.
+    let nudges = nudges()?;
     for listener in &bootstrap.listeners {
         socket::check_free(listener.address)
             .map_err(|e| StartError::Listen(listener.address, e))?;
@@ -210,7 +225,9 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             let (wants, wanted) = watch::channel(None);
             let reporting = Reporting::new(admin, &bootstrap, wanted).notifying(reported);
             tokio::spawn(reporting.run());
-            let new = ControlClient::new(&bootstrap, control, publisher).with_reports(wants);
+            let new = ControlClient::new(&bootstrap, control, publisher)
+                .with_reports(wants)
+                .with_nudges(nudges);
             client = Some(tokio::spawn(new.run(asked)));
         }
         None => {

@@ -6,15 +6,15 @@ use crate::client::{Objects, failure, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{coarse, progress};
 use crate::supervise::host_authority::HostCertifier;
+use crate::supervise::line::Line;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
@@ -24,6 +24,7 @@ use tulle_api::v1::certificates_client::CertificatesClient;
 use tulle_api::v1::{CertificateTerms, SignRequest, StatusRequest, Trust, TrustReport, trust};
 use tulle_control::ca::host::HostKey;
 use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_net::socket::KeepAlive;
 use tulle_proxy::control::dial::{self, Stream};
 use tulle_tls::controller::{Anchor, client_config};
 use tulle_tls::enrol::{Enrolled, SigningRequest};
@@ -31,8 +32,10 @@ use tulle_tls::enrol::{Enrolled, SigningRequest};
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Between tries to renew while the controller is away.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often a host asks whether it is still one of the mesh, and looks at the clock.
+/// How often a host looks at the clock, and asks a controller of an earlier version whether it is still one of the mesh.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// How often it asks one that says itself when to ask.
+const ASK_ANYWAY: Duration = Duration::from_mins(30);
 const BUFFER: usize = 64 * 1024;
 
 /// How the controller is reached and known.
@@ -44,6 +47,8 @@ pub(crate) struct Controller {
     pub(crate) fingerprint: String,
     /// The mesh's trust domain.
     pub(crate) trust_domain: TrustDomain,
+    /// The line to it.
+    pub(crate) line: Arc<Line>,
 }
 
 /// This host as the mesh knows it.
@@ -53,8 +58,10 @@ pub(crate) struct Node {
     present: Arc<Mutex<Present>>,
     kept: Kept,
     certifier: Rc<HostCertifier>,
-    /// Asks the controller soon how this host stands.
-    look: Notify,
+    /// It has joined with a token just now.
+    joins: bool,
+    /// One connection for all: each costs a handshake and questions whether it is still there.
+    objects: Objects,
 }
 
 /// The certificate of the moment.
@@ -81,7 +88,7 @@ impl Node {
         };
         let address = controller.address;
         let refused = match Self::spend(controller.clone(), token).await {
-            Ok(present) => return Self::begin(controller, present, kept, certifier),
+            Ok(present) => return Self::begin(controller, present, kept, certifier, true),
             Err(refused) => refused,
         };
         if refused.is_denied()
@@ -128,7 +135,7 @@ impl Node {
         let present = Arc::new(Mutex::new(present));
         let channel = controller.clone().channel(Some(present));
         match sign(channel, &identity, "", None).await {
-            Ok(signed) => Self::begin(controller, signed.present, kept, certifier),
+            Ok(signed) => Self::begin(controller, signed.present, kept, certifier, false),
             Err(refused) if refused.is_denied() => Err(over(&identity, refused, true)),
             Err(refused) => Err(advise(refused.failure(), address)),
         }
@@ -139,6 +146,7 @@ impl Node {
         present: Present,
         kept: Kept,
         certifier: Rc<HostCertifier>,
+        joins: bool,
     ) -> Result<Rc<Self>> {
         let identity = present.enrolled.identity.spiffe_id().clone();
         if identity.node().is_none() {
@@ -152,19 +160,27 @@ impl Node {
         if let Err(failure) = certifier.read(&present.enrolled) {
             tracing::warn!("{failure}");
         }
+        let present = Arc::new(Mutex::new(present));
+        let channel = controller.clone().channel(Some(Arc::clone(&present)));
         Ok(Rc::new(Self {
             controller,
             identity,
-            present: Arc::new(Mutex::new(present)),
+            present,
             kept,
             certifier,
-            look: Notify::new(),
+            joins,
+            objects: objects_over(channel),
         }))
     }
 
     /// Its SPIFFE id.
     pub(crate) fn identity(&self) -> &SpiffeId {
         &self.identity
+    }
+
+    /// Whether it has joined with a token just now, and has not come back.
+    pub(crate) fn joins(&self) -> bool {
+        self.joins
     }
 
     /// Its name.
@@ -174,13 +190,12 @@ impl Node {
 
     /// The objects service over mutual TLS, always with the present certificate.
     pub(crate) fn objects(&self) -> Objects {
-        let present = Arc::clone(&self.present);
-        objects_over(self.controller.clone().channel(Some(present)))
+        self.objects.clone()
     }
 
     /// Asks the controller soon whether this host needs another authority: its workloads have changed.
     pub(crate) fn look_again(&self) {
-        self.look.notify_one();
+        self.controller.line.ask();
     }
 
     /// Renews when the certificate is due, or when other roots or terms demand it, until that can
@@ -188,20 +203,26 @@ impl Node {
     pub(crate) async fn renew(self: Rc<Self>) -> Failure {
         let mut objects = self.objects();
         let mut terms = None;
+        let line = Arc::clone(&self.controller.line);
+        let mut last = Instant::now();
         loop {
             let due = lock(&self.present).due();
-            let called = tokio::select! {
+            let asked = tokio::select! {
                 () = sleep(due.min(LOOK_AGAIN)) => false,
-                () = self.look.notified() => true,
+                () = line.asked() => true,
             };
-            if due > LOOK_AGAIN || called {
+            if due > LOOK_AGAIN || asked {
+                if line.is_told() && !asked && last.elapsed() < ASK_ANYWAY {
+                    continue;
+                }
+                last = Instant::now();
                 let issued = self.certifier.untold();
-                let asked = StatusRequest {
+                let request = StatusRequest {
                     trusts: Some(lock(&self.present).report()),
                     host_authority: self.certifier.generation(),
                     issued: issued.clone(),
                 };
-                match objects.status(asked).await {
+                match objects.status(request).await {
                     Err(status) if status.code() == Code::PermissionDenied => {
                         return over(&self.identity, Refused::Rpc(status), true);
                     }
@@ -209,7 +230,7 @@ impl Node {
                         let status = status.into_inner();
                         self.certifier.forget(&issued);
                         if !self.certifier.untold().is_empty() {
-                            self.look.notify_one();
+                            self.controller.line.ask();
                         }
                         let mut present = lock(&self.present);
                         let news = match status.certificates {
@@ -251,10 +272,8 @@ impl Node {
                         (None, _) => {}
                     }
                     *lock(&self.present) = present;
-                    // The controller may have been away: it hears of what was done meanwhile.
-                    if !self.certifier.untold().is_empty() {
-                        self.look.notify_one();
-                    }
+                    // The controller learns what certificate is in force here, and what was done while it was away.
+                    line.ask();
                     tracing::info!("renewed the host's certificate");
                     continue;
                 }
@@ -458,10 +477,7 @@ impl Controller {
             let (controller, present) = (self.clone(), present.clone());
             async move { Ok(Box::new(controller.connect(present).await?) as Box<dyn Stream>) }
         });
-        Endpoint::from_static("http://controller")
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .connect_with_connector_lazy(connect)
+        Endpoint::from_static("http://controller").connect_with_connector_lazy(connect)
     }
 
     async fn connect(self, present: Option<Arc<Mutex<Present>>>) -> io::Result<DuplexStream> {
@@ -481,18 +497,23 @@ impl Controller {
             let until = present.map_or(HANDSHAKE_TIME, |p| (p.due() + RETRY * 3).min(p.left()));
             (config, until)
         };
+        let changed = self.line.changed();
         let connector = TlsConnector::from(Arc::new(config));
         let name = ServerName::IpAddress(self.address.ip().into());
         let connecting = async {
             let tcp = TcpStream::connect(self.address).await?;
             tcp.set_nodelay(true)?;
+            KeepAlive::HOST.apply(&tcp)?;
             connector.connect(name, tcp).await
         };
         let mut tls = timeout(HANDSHAKE_TIME, connecting).await??;
         let (near, mut far) = duplex(BUFFER);
         tokio::spawn(async move {
             // However it ends, the client sees the end of its side.
-            let _ = timeout(until, copy_bidirectional(&mut tls, &mut far)).await;
+            tokio::select! {
+                _ = timeout(until, copy_bidirectional(&mut tls, &mut far)) => {}
+                () = changed => {}
+            }
         });
         Ok(near)
     }

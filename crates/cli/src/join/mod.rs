@@ -4,6 +4,9 @@
 //! `node/<name>`, which it keeps to come back without a token. It applies its own workloads over mutual TLS and reports where they run. Its
 //! listeners are on the advertised address, as in loopback mode; there are no namespaces.
 
+mod address;
+mod away;
+mod brought;
 mod enrol;
 mod kept;
 
@@ -20,6 +23,7 @@ use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, us
 use crate::up::log::{self, Also};
 use crate::up::signals::Signals;
 use crate::up::{context, end_early, fresh_logs, notify, stop, stopping};
+use brought::Brought;
 use enrol::{Controller, Node, never_joined};
 use kept::Kept;
 use std::cell::Cell;
@@ -28,6 +32,7 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::LocalSet;
 use tulle_api::v1::{ApplyRequest, DeleteRequest, Object};
@@ -66,6 +71,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
             address,
             fingerprint: ca,
             trust_domain,
+            line: Arc::default(),
         },
         token,
         kept,
@@ -127,34 +133,44 @@ fn run(
     let local = LocalSet::new();
     crate::run_to_end(local.run_until(async {
         let ca = controller.fingerprint.clone();
+        let line = Arc::clone(&controller.line);
         let certifier = HostCertifier::at(paths.host_authority(), paths.host_issued());
         let certifier = Rc::new(certifier);
         let entering = Node::enter(controller, token.as_deref(), kept, Rc::clone(&certifier));
         let node = entering.await?;
         progress(&format!("joined as {}", node.identity()));
         let objects = own_objects(manifests, node.name())?;
+        let mut brought = Brought::read(paths.brought(), node.joins())?;
+        let (new, known) = brought.divide(&objects);
         let mut client = node.objects();
         let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
         let name = node.name().to_owned();
-        let context = context(paths, &plan, name, node.objects(), Some(certifier));
+        let context = context(paths, &plan, name, node.objects(), line, Some(certifier));
         *context.ca_fingerprint.borrow_mut() = ca;
+        let following = address::follow(Rc::clone(&context), args.advertise.is_some());
+        let following = tokio::task::spawn_local(following);
+        let counting = tokio::task::spawn_local(away::keep(Rc::clone(&context)));
         let signals = Signals::listen()?;
         let Some(supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
             progress("interrupted while it started; nothing is left of it here");
             return Ok(());
         };
-        let request = ApplyRequest {
-            objects: objects.clone(),
-            dry_run: false,
-        };
-        let applied = client
-            .apply(request)
-            .await
-            .rpc(|| "the controller refused the workloads".to_owned());
-        if let Err(failure) = applied {
-            supervisor.give_up().await?;
-            return Err(failure);
+        if !new.is_empty() {
+            let request = ApplyRequest {
+                objects: new,
+                dry_run: false,
+            };
+            let applied = client
+                .apply(request)
+                .await
+                .rpc(|| "the controller refused the workloads".to_owned());
+            if let Err(failure) = applied {
+                supervisor.give_up().await?;
+                return Err(failure);
+            }
         }
+        brought.keep(&objects);
+        tokio::task::spawn_local(brought::name_deleted(client.clone(), known));
         begun.set(true);
         node.look_again();
         let patience = Duration::from_secs(120);
@@ -174,13 +190,16 @@ fn run(
         let view = tokio::task::spawn_local(view);
         let ended = end_early(paths, supervisor.run(stop), &signals).await;
         view.abort();
+        following.abort();
+        counting.abort();
         for object in objects {
             let request = DeleteRequest {
-                kind: object.kind,
-                name: object.name,
+                kind: object.kind.clone(),
+                name: object.name.clone(),
             };
-            if let Err(status) = client.delete(request).await {
-                tracing::warn!(%status, "cannot remove a stored workload");
+            match client.delete(request).await {
+                Ok(_) => brought.forget(&object),
+                Err(status) => tracing::warn!(%status, "cannot remove a stored workload"),
             }
         }
         ended?;

@@ -4,6 +4,7 @@
 //! controller (certificates, accepted configuration). A source that is silent leaves its fields
 //! empty; it does not hide the others.
 
+mod away;
 mod narrow;
 mod report;
 mod show;

@@ -1,5 +1,6 @@
 //! Gathers everything known about a running mesh.
 
+use super::away::Away;
 use crate::client;
 use crate::data_plane::DataPlane;
 use crate::failure::Result;
@@ -41,6 +42,8 @@ pub(crate) struct Report {
     pub(crate) unreached: Vec<Unreached>,
     /// Problems with certificates of gateways.
     pub(crate) findings: Vec<Problem>,
+    /// Counts of hosts from while they could not reach the controller.
+    pub(crate) away: Vec<Away>,
     /// Warnings for the operator.
     pub(crate) warnings: Vec<String>,
     /// Something was left out because it was not asked for.
@@ -235,6 +238,11 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         edges: metrics::edges(&samples),
         unreached: metrics::unreached(&samples),
         findings,
+        away: controller
+            .iter()
+            .flat_map(|c| c.away.clone())
+            .map(Away::read)
+            .collect(),
         warnings,
         narrowed: false,
     })

@@ -25,6 +25,10 @@ pub(crate) fn render(report: &Report, format: Format) -> String {
     if !report.unreached.is_empty() {
         parts.push(unreached(report));
     }
+    if !report.away.is_empty() && !report.narrowed {
+        let lines = report.away.iter().map(|away| away.line());
+        parts.push(lines.collect::<Vec<_>>().join("\n"));
+    }
     parts.extend(warnings(report));
     parts.join("\n\n")
 }

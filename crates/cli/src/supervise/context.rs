@@ -5,6 +5,7 @@
 use super::direct_places::Direct;
 use super::fixed_ports::FixedPorts;
 use super::host_authority::HostCertifier;
+use super::line::Line;
 use super::ports::{Pool, Reserved};
 use super::process::SupervisedProcess;
 use super::state::Mode;
@@ -22,9 +23,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command as StdCommand;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tulle_api::v1::{JoinToken, JoinTokenRequest, PlacedPort, Placement};
 use tulle_model::manifest::MeshSpec;
 use tulle_redirect::{Hosts, LaunchSpec, Network, RESOLV_CONF};
@@ -68,9 +70,13 @@ pub(crate) struct Context {
     /// Where other hosts find the controller, if they can reach it at all.
     pub(crate) for_hosts: SocketAddr,
     /// Address that other sidecars reach this host's listeners on.
-    pub(crate) reachable: IpAddr,
+    pub(crate) reachable: watch::Sender<IpAddr>,
     /// The controller's commands.
     pub(crate) objects: Objects,
+    /// The line to it.
+    pub(crate) line: Arc<Line>,
+    /// Sidecars are to look for the controller anew.
+    pub(crate) nudge: Notify,
     /// `tulle-proxy`.
     pub(crate) proxy: PathBuf,
     /// The programs that replace the sidecar beside workloads, where sidecars are Envoy.
@@ -303,7 +309,8 @@ impl Context {
 
     /// A port at which sidecars of other hosts reach one of this host.
     pub(crate) fn inbound_port(&self) -> Result<Reserved> {
-        self.inbound_ports.take(self.reachable)
+        let address = *self.reachable.borrow();
+        self.inbound_ports.take(address)
     }
 }
 

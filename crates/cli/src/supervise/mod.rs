@@ -14,6 +14,7 @@ pub(crate) mod gateway;
 pub(crate) mod host_authority;
 pub(crate) mod janitor;
 pub(crate) mod leftovers;
+pub(crate) mod line;
 mod listening;
 mod lock;
 pub(crate) mod logs;
@@ -81,6 +82,8 @@ pub(crate) struct Supervisor {
     leaving: BTreeMap<(&'static str, String), JoinHandle<()>>,
     phase: watch::Sender<Phase>,
     synced: bool,
+    /// The controller has not answered for a while.
+    is_away: bool,
     answered: Rc<Cell<bool>>,
     targets: targets::Targets,
 }
@@ -129,6 +132,7 @@ impl Supervisor {
             leaving: BTreeMap::new(),
             phase: watch::Sender::new(Phase::Starting),
             synced: false,
+            is_away: false,
             answered: Rc::default(),
             targets: targets::Targets::default(),
             context,
@@ -191,16 +195,19 @@ impl Supervisor {
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         direct::warn(&self.context);
         let (tell, mut changes) = mpsc::channel(64);
-        let watcher = tokio::task::spawn_local(objects::watch(self.context.objects.clone(), tell));
+        let watcher = objects::Watcher::new(&self.context, tell);
+        let watcher = tokio::task::spawn_local(watcher.run());
         let mut rest = interval(REST_PERIOD);
         rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let changed = Rc::clone(&self.context.changed);
+        let nudge = Rc::clone(&self.context);
         tokio::pin!(stop);
         loop {
             tokio::select! {
                 () = &mut stop => break,
                 Some(change) = changes.recv() => self.change(change),
                 () = changed.notified() => sleep(TOGETHER).await,
+                () = nudge.nudge.notified() => self.nudge(),
                 _ = rest.tick() => {
                     logs::trim_all(&self.context.paths.logs());
                     memory::release_unused();
@@ -228,6 +235,12 @@ impl Supervisor {
     }
 
     fn change(&mut self, change: Change) {
+        if matches!(change, Change::Away) {
+            self.is_away = true;
+            self.context.line.set_away(true);
+            self.nudge();
+            return;
+        }
         let connected = matches!(change, Change::All(_));
         self.wanted.change(change);
         if let Some(mesh) = self.wanted.mesh() {
@@ -239,6 +252,17 @@ impl Supervisor {
         if connected {
             self.synced = true;
             self.report_again();
+            self.context.line.set_away(false);
+            if std::mem::take(&mut self.is_away) {
+                self.nudge();
+            }
+        }
+    }
+
+    /// The line to the controller was gone, or has become another: sidecars of a host that joined look for it anew.
+    fn nudge(&self) {
+        if !self.context.node.is_empty() && self.context.envoy.is_none() {
+            self.workloads.values().for_each(RunningWorkload::nudge);
         }
     }
 

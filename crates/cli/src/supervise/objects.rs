@@ -1,11 +1,14 @@
 //! Follows the stored objects, which say what is wanted, over the controller's watch.
 
+use super::context::Context;
+use super::line::Line;
 use crate::client::Objects;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tonic::Status;
+use tonic::{Code, Status};
 use tulle_api::v1::watch_event::Event;
 use tulle_api::v1::{Object, WatchRequest};
 use tulle_model::manifest::{GatewaySpec, Manifest, MeshSpec, Metadata, WorkloadSpec};
@@ -15,6 +18,10 @@ pub(crate) use tulle_model::manifest::NODE_LABEL;
 /// Annotation of a Workload or Gateway; a new value asks for a restart.
 pub(crate) const RESTART_MARK: &str = "tulle.dev/restarted-at";
 const RECONNECT: Duration = Duration::from_millis(250);
+/// The longest pause where the controller is elsewhere.
+const RECONNECT_FAR: Duration = Duration::from_secs(2);
+/// A controller that restarts is not away yet.
+const SILENT: Duration = Duration::from_secs(3);
 
 /// News from the controller.
 #[derive(Debug, Clone)]
@@ -25,43 +32,109 @@ pub(crate) enum Change {
     Applied(Object),
     /// One is gone.
     Deleted(Object),
+    /// The controller has been silent for a while.
+    Away,
 }
 
-/// Follows the controller for as long as somebody listens.
-pub(crate) async fn watch(mut objects: Objects, tell: mpsc::Sender<Change>) {
-    loop {
-        if let Err(status) = follow(&mut objects, &tell).await {
-            tracing::debug!(%status, "the watch on the controller ended");
-        }
-        if tell.is_closed() {
-            return;
-        }
-        sleep(RECONNECT).await;
-    }
+/// Follows the controller.
+pub(crate) struct Watcher {
+    objects: Objects,
+    line: Arc<Line>,
+    tell: mpsc::Sender<Change>,
+    /// Longest pause between tries.
+    longest: Duration,
+    /// When the controller was heard last.
+    heard: Instant,
 }
 
-async fn follow(objects: &mut Objects, tell: &mpsc::Sender<Change>) -> Result<(), Status> {
-    let mut events = objects.watch(WatchRequest {}).await?.into_inner();
-    let mut first = Some(Vec::new());
-    while let Some(message) = events.message().await? {
-        let change = match (message.event, &mut first) {
-            (Some(Event::Applied(object)), Some(all)) => {
-                all.push(object);
-                continue;
-            }
-            (Some(Event::Synced(_)), _) => match first.take() {
-                Some(all) => Change::All(all),
-                None => continue,
+impl Watcher {
+    /// One that tells what it sees.
+    pub(crate) fn new(context: &Context, tell: mpsc::Sender<Change>) -> Self {
+        Self {
+            objects: context.objects.clone(),
+            line: Arc::clone(&context.line),
+            tell,
+            // Its own host's answers or refuses at once, and asking it costs nothing.
+            longest: match context.node.is_empty() {
+                true => RECONNECT,
+                false => RECONNECT_FAR,
             },
-            (Some(Event::Applied(object)), None) => Change::Applied(object),
-            (Some(Event::Deleted(object)), None) => Change::Deleted(object),
-            (Some(Event::Deleted(_)) | None, _) => continue,
-        };
-        if tell.send(change).await.is_err() {
-            return Ok(());
+            heard: Instant::now(),
         }
     }
-    Ok(())
+
+    /// Runs for as long as somebody listens.
+    pub(crate) async fn run(mut self) {
+        let mut pause = RECONNECT;
+        let mut told = false;
+        while !self.tell.is_closed() {
+            let before = self.heard;
+            let changed = self.line.changed();
+            let ended = tokio::select! {
+                ended = self.follow() => ended,
+                () = changed => continue,
+            };
+            if let Err(status) = ended {
+                tracing::debug!(%status, "the watch on the controller ended");
+                // A host that was removed is told so here first.
+                if matches!(
+                    status.code(),
+                    Code::PermissionDenied | Code::Unauthenticated
+                ) {
+                    self.line.ask();
+                }
+            }
+            let was_heard = self.heard != before;
+            if was_heard {
+                self.heard = Instant::now();
+                (pause, told) = (RECONNECT, false);
+            }
+            if !told && self.heard.elapsed() > SILENT && !was_heard {
+                told = true;
+                // A supervisor that ends needs no news.
+                let _ = self.tell.send(Change::Away).await;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(self.longest);
+        }
+    }
+
+    async fn follow(&mut self) -> Result<(), Status> {
+        let mut events = self.objects.watch(WatchRequest {}).await?.into_inner();
+        let mut first = Some(Vec::new());
+        loop {
+            let message = events.message().await;
+            self.heard = match &message {
+                Ok(Some(_)) => Instant::now(),
+                _ => self.heard,
+            };
+            let Some(message) = message? else {
+                return Ok(());
+            };
+            let change = match (message.event, &mut first) {
+                (Some(Event::Ask(_)), _) => {
+                    self.line.told();
+                    continue;
+                }
+                (Some(Event::Applied(object)), Some(all)) => {
+                    all.push(object);
+                    continue;
+                }
+                (Some(Event::Synced(_)), _) => match first.take() {
+                    Some(all) => Change::All(all),
+                    None => continue,
+                },
+                (Some(Event::Applied(object)), None) => Change::Applied(object),
+                (Some(Event::Deleted(object)), None) => Change::Deleted(object),
+                (Some(Event::Deleted(_)) | None, _) => continue,
+            };
+            if self.tell.send(change).await.is_err() {
+                return Ok(());
+            }
+            // What a joined host may certify depends on the Mesh and on its workloads.
+            self.line.ask();
+        }
+    }
 }
 
 /// The objects, and which of them are for this host.
@@ -90,6 +163,7 @@ impl Wanted {
                 }
             }
             Change::Applied(object) => self.put(object),
+            Change::Away => {}
             Change::Deleted(object) => {
                 self.objects.remove(&(object.kind, object.name));
             }

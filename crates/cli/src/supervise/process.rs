@@ -6,7 +6,7 @@
 use super::state::{Process, ProcessPhase};
 use crate::proc::ProcessId;
 use rustix::process::{Pid, Signal};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::process::ExitStatus;
@@ -29,6 +29,7 @@ pub(crate) type Make =
 /// A process that is kept running.
 pub(crate) struct SupervisedProcess {
     process: Rc<RefCell<Process>>,
+    at_once: Rc<Cell<bool>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -37,8 +38,10 @@ impl SupervisedProcess {
     /// Starts keeping. `changed` is told of every change of state.
     pub(crate) fn start(name: String, grace: Duration, changed: Rc<Notify>, make: Make) -> Self {
         let process = Rc::new(RefCell::new(Process::default()));
+        let at_once = Rc::new(Cell::new(false));
         let (stop, stopped) = watch::channel(false);
         let keeper = Keeper {
+            at_once: Rc::clone(&at_once),
             name,
             grace,
             changed,
@@ -47,6 +50,7 @@ impl SupervisedProcess {
         let task = tokio::task::spawn_local(keeper.keep(make, stopped));
         Self {
             process,
+            at_once,
             stop,
             task,
         }
@@ -55,6 +59,14 @@ impl SupervisedProcess {
     /// Its present state.
     pub(crate) fn process(&self) -> Process {
         self.process.borrow().clone()
+    }
+
+    /// Kills it and starts it again without a pause: nothing is wrong with it.
+    pub(crate) fn kill_and_start(&self) {
+        if let Some(id) = self.process.borrow().id {
+            self.at_once.set(true);
+            id.signal(Signal::KILL);
+        }
     }
 
     /// Ends it: SIGTERM, and SIGKILL after the grace.
@@ -69,6 +81,8 @@ struct Keeper {
     grace: Duration,
     changed: Rc<Notify>,
     process: Rc<RefCell<Process>>,
+    /// The next start needs no pause.
+    at_once: Rc<Cell<bool>>,
 }
 
 impl Keeper {
@@ -113,6 +127,9 @@ impl Keeper {
                 p.restarts = p.restarts.saturating_add(1);
                 p.last_exit = Some(ended);
             });
+            if self.at_once.take() {
+                continue;
+            }
             tokio::select! {
                 () = sleep(pause) => {}
                 _ = stopped.wait_for(|s| *s) => break,

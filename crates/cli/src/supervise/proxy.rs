@@ -17,7 +17,7 @@ use rustix::fs::MemfdFlags;
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -86,6 +86,9 @@ impl RunningProxy {
         let name = description.name.clone();
         let maker = Rc::new(Maker {
             context: Rc::clone(context),
+            listeners: RefCell::new(description.listeners.clone()),
+            reserved: RefCell::default(),
+            moves: Cell::default(),
             description,
             directory: directory.clone(),
             user,
@@ -157,6 +160,23 @@ impl RunningProxy {
         }
     }
 
+    /// Starts it anew with the listeners of an address of this host that is gone at another address. It has its
+    /// identity, so nobody is asked for anything.
+    pub(crate) fn move_to(&self, old: IpAddr, new: IpAddr) {
+        let mut listeners = self.maker.listeners.borrow_mut();
+        for listener in listeners.iter_mut().filter(|l| l.address.ip() == old) {
+            listener.address.set_ip(new);
+            // Held for as long as this proxy is kept, like the ports before. Somebody who has it is named by the
+            // proxy, which cannot listen there.
+            if let Ok(reserved) = Reserved::bind(listener.address) {
+                self.maker.reserved.borrow_mut().push(reserved);
+            }
+        }
+        self.maker.moves.set(true);
+        // Connections that it had came to the address that is gone.
+        self.kept.kill_and_start();
+    }
+
     /// Drains and ends it, and removes its files.
     pub(crate) async fn stop(self) {
         self.kept.stop().await;
@@ -170,6 +190,12 @@ impl RunningProxy {
 struct Maker {
     context: Rc<Context>,
     description: Description,
+    /// Where it listens now.
+    listeners: RefCell<Vec<Listener>>,
+    /// Holds ports of addresses that this host got later.
+    reserved: RefCell<Vec<Reserved>>,
+    /// It is started again because it moves.
+    moves: Cell<bool>,
     directory: PathBuf,
     user: Option<u32>,
     memory: OwnedFd,
@@ -191,7 +217,9 @@ impl Drop for Maker {
 impl Maker {
     async fn make(&self) -> Result<tokio::process::Command> {
         let token = self.directory.join("token");
-        self.enrol(&token).await?;
+        if !self.moves.take() {
+            self.enrol(&token).await?;
+        }
         let mut bootstrap = self.bootstrap(token)?;
         let passed = match &self.description.passes_listeners {
             Some(listening) => Some(listening.renew(&mut bootstrap)?),
@@ -310,6 +338,8 @@ impl Maker {
                 snapshot: Some(self.directory.join("snapshot")),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
                 host_authority: None,
+                // A joined host may be far from its controller. The agent of Envoy takes no signals.
+                sparing: !self.context.node.is_empty() && self.context.envoy.is_none(),
             }),
             workers: configured.unwrap_or_else(|| workers(limit)),
             admin: self.description.admin,
@@ -319,7 +349,7 @@ impl Maker {
             application: Ipv4Addr::LOCALHOST.into(),
             probes: Vec::new(),
             application_metrics: None,
-            listeners: self.description.listeners.clone(),
+            listeners: self.listeners.borrow().clone(),
             gateway_sockets: None,
             dns: self.description.dns.clone(),
             drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),

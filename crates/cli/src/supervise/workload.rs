@@ -11,8 +11,10 @@ use super::state;
 use super::user::{self, Account, Data, Names};
 use super::workload_plan::{Planner, WorkloadPlan};
 use crate::failure::Result;
+use rustix::process::Signal;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -103,10 +105,27 @@ impl RunningWorkload {
         self.placement.borrow().clone()
     }
 
+    /// Has its sidecar connect to the controller anew. One that is not ready yet is about to.
+    pub(crate) fn nudge(&self) {
+        let state = self.state.borrow();
+        let ready = state.sidecar.as_ref().filter(|sidecar| sidecar.ready);
+        if let Some(id) = ready.and_then(|sidecar| sidecar.process.id) {
+            id.signal(Signal::USR1);
+        }
+    }
+
     /// Asks it to end; the task ends when it has.
     pub(crate) fn stop(self) -> JoinHandle<()> {
         let _ = self.stop.send(true);
         self.task
+    }
+}
+
+/// The endpoint at the new address, if it is at the old one.
+fn moved(endpoint: &str, old: IpAddr, new: IpAddr) -> String {
+    match endpoint.parse::<SocketAddr>() {
+        Ok(at) if at.ip() == old => SocketAddr::new(new, at.port()).to_string(),
+        _ => endpoint.to_owned(),
     }
 }
 
@@ -318,6 +337,41 @@ impl Unit {
         tokio::select! {
             () = self.probe(plan, sidecar, app, callable, told) => {}
             () = self.announce(wanted, announced) => {}
+            () = self.follow_address(plan, sidecar) => {}
+        }
+    }
+
+    /// Moves to this host's address whenever that becomes another. The controller is told by whoever finds that
+    /// it can be reached again.
+    async fn follow_address(&self, plan: &WorkloadPlan, sidecar: Option<&RunningProxy>) {
+        let mut addresses = self.context.reachable.subscribe();
+        let on_host = plan.namespace.is_none().then_some(plan.endpoints.first());
+        let (Some(Some(mut old)), Some(sidecar)) =
+            (on_host.map(|e| e.map(SocketAddr::ip)), sidecar)
+        else {
+            return std::future::pending().await;
+        };
+        loop {
+            let new = *addresses.borrow_and_update();
+            if new != old {
+                tracing::warn!(workload = self.name, %old, %new, "moves to this host's new address");
+                if let Some(placement) = self.placement.borrow_mut().as_mut() {
+                    for port in &mut placement.ports {
+                        port.endpoint = moved(&port.endpoint, old, new);
+                    }
+                }
+                self.update(|s| {
+                    let endpoints = s.endpoints.iter_mut();
+                    endpoints
+                        .filter(|e| e.ip() == old)
+                        .for_each(|e| e.set_ip(new));
+                });
+                sidecar.move_to(old, new);
+                old = new;
+            }
+            if addresses.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use crate::service_record::{ServiceRecord, bring};
 use crate::supervise::context::Context;
 use crate::supervise::fixed_ports::FixedPorts;
 use crate::supervise::host_authority::HostCertifier;
+use crate::supervise::line::Line;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::{Mode, Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
@@ -30,6 +31,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
@@ -196,7 +198,14 @@ async fn supervise(paths: &Paths, args: &Up, mut given: Given) -> Result<()> {
     local
         .run_until(async {
             let signals = Signals::listen()?;
-            let context = context(paths, &plan, String::new(), client::lazy(&paths.socket()), None);
+            let context = context(
+                paths,
+                &plan,
+                String::new(),
+                client::lazy(&paths.socket()),
+                Arc::default(),
+                None,
+            );
             let started = Supervisor::start(Rc::clone(&context), &plan, signals.first()).await?;
             let Some(supervisor) = started else {
                 return interrupted(args);
@@ -324,6 +333,7 @@ pub(crate) fn context(
     plan: &Plan,
     node: String,
     objects: client::Objects,
+    line: Arc<Line>,
     certifier: Option<Rc<HostCertifier>>,
 ) -> Rc<Context> {
     Rc::new(Context {
@@ -339,8 +349,10 @@ pub(crate) fn context(
         console: plan.console,
         console_actions: plan.console_actions,
         for_hosts: plan.for_hosts,
-        reachable: plan.reachable,
+        reachable: watch::Sender::new(plan.reachable),
         objects,
+        line,
+        nudge: Notify::new(),
         proxy: plan.proxy.clone(),
         envoy: plan.envoy.clone(),
         changed: Rc::new(Notify::new()),

@@ -375,6 +375,7 @@ mod tests {
     fn entry(service: &str, bytes: usize, backends: &[&str]) -> EncodedResource {
         EncodedResource {
             version: 1,
+            patch: None,
             body: Bytes::from(vec![b'x'; bytes]),
             labels: Bytes::new(),
             owner: None,

@@ -120,7 +120,7 @@ impl Hub {
         let mut state = lock(&self.state);
         let mut woken: BTreeSet<u64> = BTreeSet::new();
         let mut concerned = BTreeSet::new();
-        for (name, entry) in changed {
+        for (name, mut entry) in changed {
             for id in state.interested.get(&name).into_iter().flatten() {
                 if let Some(stream) = state.streams.get(id) {
                     let mut mailbox = lock(&stream.mailbox);
@@ -131,6 +131,9 @@ impl Hub {
             }
             let state = &mut *state;
             let old = state.entries.get(&name);
+            if let (Some(old), Some(entry)) = (old, entry.as_mut()) {
+                entry.follow(old);
+            }
             concerned.insert(state.catalog.change(&name, old, entry.as_ref()));
             match entry {
                 Some(entry) => state.entries.insert(name, entry),
@@ -346,6 +349,7 @@ mod tests {
     fn entry(service: &str) -> (Arc<str>, EncodedResource) {
         let entry = EncodedResource {
             version: 1,
+            patch: None,
             body: Bytes::from(vec![b'x'; 400]),
             labels: Bytes::new(),
             owner: None,

@@ -47,7 +47,6 @@ pub(crate) use past::Undo;
 pub(crate) use protocols::port_conflict;
 pub use together::common_hosts;
 
-use aws_lc_rs::digest;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -56,11 +55,25 @@ use tulle_model::manifest::Object;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{MeshSettings, Resource, Revoked};
 
+/// The difference to the version before.
+#[derive(Debug, PartialEq)]
+pub struct Patched {
+    /// The version before.
+    pub from: u64,
+    /// Sent in the place of body and labels.
+    pub patch: tulle_api::v1::ResourcePatch,
+}
+
+// The message has no floats.
+impl Eq for Patched {}
+
 /// A resource as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedResource {
-    /// Hash of `body` and `labels`; never 0.
+    /// Hash of `body` and `labels`, so nobody can craft two manifests of one version; never 0.
     pub version: u64,
+    /// The difference to the version before, for proxies that have that one.
+    pub patch: Option<Arc<Patched>>,
     /// Encoded once for all proxies.
     pub body: Bytes,
     /// Names of workloads, encoded likewise.
@@ -76,6 +89,19 @@ pub struct EncodedResource {
 }
 
 impl EncodedResource {
+    /// Notes how it follows from the version before, where that is shorter.
+    pub(crate) fn follow(&mut self, before: &Self) {
+        let encoded = |resource: &Self| tulle_api::Encoded {
+            body: resource.body.clone(),
+            labels: resource.labels.clone(),
+        };
+        let patch = tulle_api::patch(&encoded(before), &encoded(self), self.version);
+        self.patch = patch.map(|patch| {
+            let from = before.version;
+            Arc::new(Patched { from, patch })
+        });
+    }
+
     /// Returns how many bytes it takes to send.
     pub(crate) fn bytes(&self) -> usize {
         self.body.len() + self.labels.len()
@@ -449,7 +475,8 @@ impl Index {
         let backends = backends.collect();
         let encoded = tulle_api::encode(output.resource);
         let entry = EncodedResource {
-            version: hash(&[&encoded.body, &encoded.labels]),
+            version: tulle_api::version(&encoded.body, &encoded.labels),
+            patch: None,
             body: encoded.body,
             labels: encoded.labels,
             owner: output.owner,
@@ -469,15 +496,6 @@ impl Index {
         });
         claims.sort_by(|a, b| (&a.created, a.rank, &a.unit).cmp(&(&b.created, b.rank, &b.unit)));
     }
-}
-
-/// The first 64 bits of SHA-256: nobody can craft two manifests of the same version.
-fn hash(parts: &[&[u8]]) -> u64 {
-    let mut hash = digest::Context::new(&digest::SHA256);
-    parts.iter().for_each(|part| hash.update(part));
-    let hash = hash.finish();
-    let first = hash.as_ref().first_chunk().copied().unwrap_or_default();
-    u64::from_be_bytes(first).max(1)
 }
 
 impl std::fmt::Debug for Index {

@@ -17,8 +17,6 @@ const DUE: f64 = 0.25;
 const ROOT_DUE: i64 = 30 * 86_400;
 /// The same of a gateway's certificate, which somebody has to replace.
 const GATEWAY_DUE: i64 = 14 * 86_400;
-/// After so many seconds what a proxy said is no longer so.
-const STALE: f64 = 65.0;
 
 impl Observer {
     /// All connected proxies.
@@ -102,10 +100,9 @@ fn row(stream: &Stream, reporting: &HashMap<String, Arc<Proxy>>, nodes: &Nodes) 
     };
     let id = format!("{identity}#{instance}");
     let proxy = reporting.get(&id);
-    let facts = proxy.map(|proxy| proxy.facts());
-    let facts = facts
-        .filter(|facts| now() - facts.at < STALE)
-        .unwrap_or_default();
+    let facts = proxy.map(|proxy| (proxy.facts(), proxy.stale));
+    let facts = facts.filter(|(facts, stale)| now() - facts.at < *stale);
+    let facts = facts.map(|(facts, _)| facts).unwrap_or_default();
     let node = nodes.of_proxy(identity, &status.instance);
     let known = nodes.all.get(node);
     let of_node = match known.map(|node| node.kind) {

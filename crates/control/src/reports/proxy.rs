@@ -14,6 +14,8 @@ pub(crate) const SERIES_STEP: u32 = 15;
 const SERIES: usize = (KEPT * STEP / SERIES_STEP) as usize;
 /// Most endpoints that a proxy may call left out.
 const MAX_LEFT_OUT: usize = 64;
+/// Longest silence in seconds that a proxy may have.
+const MAX_BEAT: u32 = 3600;
 /// Most bytes of what a proxy says of itself.
 const MAX_TEXT: usize = 128;
 
@@ -29,6 +31,8 @@ pub(crate) struct Proxy {
     pub(crate) kind: &'static str,
     pub(crate) host: String,
     pub(crate) started_at: i64,
+    /// Seconds after which what it said last is no longer so.
+    pub(crate) stale: f64,
     to: ToProxies,
     facts: Mutex<Facts>,
     /// Claims that were not its own.
@@ -60,6 +64,14 @@ pub(crate) fn plain(text: &str) -> String {
     plain.take(MAX_TEXT).collect()
 }
 
+/// Longest silence of a proxy, as it says.
+fn beat(reporter: &v1::Reporter) -> u32 {
+    match reporter.beat_seconds {
+        0 => 30,
+        seconds => seconds.min(MAX_BEAT),
+    }
+}
+
 impl Proxy {
     pub(super) fn new(identity: SpiffeId, reporter: v1::Reporter, to: ToProxies) -> Self {
         let instance = plain(&reporter.instance);
@@ -77,6 +89,7 @@ impl Proxy {
             },
             host: plain(&reporter.host),
             started_at: reporter.started_at_unix_seconds,
+            stale: 2.0 * f64::from(beat(&reporter)) + 5.0,
             to,
             facts: Mutex::default(),
             dropped: AtomicU64::new(0),

@@ -24,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tulle_net::places::{Class, HeldPlace, PlaceLimits, Places, Stage, source_named};
+use tulle_net::socket::KeepAlive;
 
 /// Connections with a certificate, by identity. The replicas of a workload share one, and as many streams
 /// as the hub allows them fit.
@@ -239,6 +240,13 @@ fn identified(
     };
     let member = Member::from_certificate(chain, from, root, domain.as_str(), known);
     let member = member.map_err(wrong)?;
+    if state.accounts().is_none() {
+        let keep = match member.node() {
+            Some(_) => KeepAlive::HOST,
+            None => KeepAlive::PROXY_OF_HOST,
+        };
+        keep.apply(io.get_ref().0)?;
+    }
     let source = source_named(member.id.as_str());
     let place = staying.members.take(source, Class::Anyone);
     let full =

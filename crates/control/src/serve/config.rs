@@ -260,6 +260,9 @@ fn handle(
         stream.update_status(|s| s.instance = plain(&message.instance));
         tell(state, stream, "connected");
     }
+    if message.takes_patches {
+        session.send_patches();
+    }
     if let Some(report) = message.trusts {
         let authority = state.authority();
         // A report that is not as it should be is answered once; the next one comes when it is.

@@ -10,13 +10,14 @@ use super::run;
 use crate::state::rotation::trust;
 use crate::state::{Actor, MeshState, Refused};
 use crate::store::{Change, StoredObject};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tulle_api::v1;
+use tulle_model::manifest::{Metadata, NODE_LABEL};
 
 /// Watches of the operator, the mesh's own supervisor among them, and of all hosts together.
 const MAX_WATCHES: usize = 256;
@@ -281,6 +282,19 @@ impl v1::objects_server::Objects for ObjectsService {
                     (Vec::new(), Some(state.terms_of_host(node)), due)
                 }
             };
+            // A host asks again and again, perhaps over a slow line: it is told of what concerns it.
+            let answer = v1::ControllerStatus {
+                version: env!("CARGO_PKG_VERSION").into(),
+                trust_domain: state.trust_domain().to_string(),
+                ca_fingerprint: state.authority().fingerprint().to_owned(),
+                trust,
+                certificates,
+                host_authority_due,
+                ..Default::default()
+            };
+            if answer.certificates.is_some() {
+                return Ok(answer);
+            }
             let proxies = state.hub.streams().into_iter().map(|stream| {
                 let status = stream.status();
                 v1::ConnectedProxy {
@@ -294,18 +308,14 @@ impl v1::objects_server::Objects for ObjectsService {
                 }
             });
             Ok(v1::ControllerStatus {
-                version: env!("CARGO_PKG_VERSION").into(),
-                trust_domain: state.trust_domain().to_string(),
-                ca_fingerprint: state.authority().fingerprint().to_owned(),
                 objects: u32::try_from(state.object_count()).unwrap_or(u32::MAX),
                 proxies: proxies.collect(),
                 hosted,
-                trust,
-                certificates,
-                host_authority_due,
+                away: state.away_periods()?,
                 problems: state.problems(),
                 findings: state.findings(),
                 warnings: state.key_warnings(),
+                ..answer
             })
         })
         .await
@@ -350,6 +360,19 @@ impl v1::objects_server::Objects for ObjectsService {
         self.may_revoke(&request)?;
         let asked = request.into_inner();
         self.run(move |state| state.allow(asked)).await
+    }
+
+    async fn report_away(
+        &self,
+        request: Request<v1::AwayPiece>,
+    ) -> Result<Response<v1::AwayKept>, Status> {
+        let actor = self.actor(&request)?;
+        let piece = request.into_inner();
+        self.run(move |state| {
+            state.keep_away(&actor, piece)?;
+            Ok(v1::AwayKept {})
+        })
+        .await
     }
 
     async fn observed(
@@ -416,8 +439,11 @@ type Events = mpsc::Sender<Result<v1::WatchEvent, Status>>;
 async fn watch_objects(state: Arc<MeshState>, actor: Actor, sender: &Events) -> Result<(), Status> {
     let start = state.clone();
     let mut watch = run(move || Ok(start.store().watch()?)).await?;
+    let mut told = Told::default();
+    let (mut authorities, mut terms) = (state.authorities(), state.certificate_terms());
     for object in watch.objects {
-        if !send_applied(&state, &actor, object, sender).await {
+        let change = Change::Applied(object);
+        if !send_change(&state, &actor, change, &mut told, sender).await {
             return Ok(());
         }
     }
@@ -425,8 +451,26 @@ async fn watch_objects(state: Arc<MeshState>, actor: Actor, sender: &Events) -> 
     if !send(sender, synced).await {
         return Ok(());
     }
+    let is_host = matches!(actor, Actor::Node(_));
+    let mut ask = true;
     loop {
-        let commit = match watch.commits.recv().await {
+        if is_host && ask && !send(sender, v1::watch_event::Event::Ask(true)).await {
+            return Ok(());
+        }
+        ask = false;
+        let commit = tokio::select! {
+            commit = watch.commits.recv() => commit,
+            // They fail only when the state ends, and everything else with it.
+            Ok(()) = authorities.changed() => {
+                ask = true;
+                continue;
+            }
+            Ok(()) = terms.changed() => {
+                ask = true;
+                continue;
+            }
+        };
+        let commit = match commit {
             Ok(commit) => commit,
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 return Err(Status::aborted(
@@ -436,34 +480,78 @@ async fn watch_objects(state: Arc<MeshState>, actor: Actor, sender: &Events) -> 
             Err(broadcast::error::RecvError::Closed) => return Ok(()),
         };
         for change in &commit.changes {
-            let sent = match change {
-                Change::Applied(object) => {
-                    send_applied(&state, &actor, object.clone(), sender).await
-                }
-                Change::Deleted { kind, name } => {
-                    let deleted = v1::watch_event::Event::Deleted(v1::Object {
-                        kind: kind.clone(),
-                        name: name.clone(),
-                        json: String::new(),
-                    });
-                    send(sender, deleted).await
-                }
-            };
-            if !sent {
+            if !send_change(&state, &actor, change.clone(), &mut told, sender).await {
                 return Ok(());
             }
         }
     }
 }
 
-async fn send_applied(
+/// Objects that a host was told of: those that it runs, and the Mesh.
+#[derive(Default)]
+struct Told(HashSet<(String, String)>);
+
+impl Told {
+    /// Returns what to tell a host of a change; `None`: nothing.
+    fn change(&mut self, node: &str, change: Change) -> Option<Change> {
+        let (kind, name) = match &change {
+            Change::Applied(object) => (object.kind.clone(), object.name.clone()),
+            Change::Deleted { kind, name } => (kind.clone(), name.clone()),
+        };
+        match &change {
+            Change::Applied(object) if concerns(node, object) => {
+                self.0.insert((kind, name));
+                Some(change)
+            }
+            // It may run elsewhere from now on.
+            _ => self
+                .0
+                .remove(&(kind.clone(), name.clone()))
+                .then_some(Change::Deleted { kind, name }),
+        }
+    }
+}
+
+/// Whether a host runs it, or goes by it.
+fn concerns(node: &str, object: &StoredObject) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Labelled {
+        metadata: Metadata,
+    }
+    if object.kind == "Mesh" {
+        return true;
+    }
+    // One that cannot be read is told as well, as it was before: the host says so.
+    let read: Result<Labelled, _> = serde_json::from_str(&object.json);
+    read.map_or(true, |read| {
+        let label = read.metadata.labels.get(NODE_LABEL);
+        label.is_some_and(|label| label == node)
+    })
+}
+
+async fn send_change(
     state: &MeshState,
     actor: &Actor,
-    object: StoredObject,
+    change: Change,
+    told: &mut Told,
     sender: &Events,
 ) -> bool {
-    let visible = state.visible(actor, object);
-    send(sender, v1::watch_event::Event::Applied(visible)).await
+    let change = match actor {
+        Actor::Operator => Some(change),
+        Actor::Node(node) => told.change(node, change),
+    };
+    let event = match change {
+        None => return true,
+        Some(Change::Applied(object)) => {
+            v1::watch_event::Event::Applied(state.visible(actor, object))
+        }
+        Some(Change::Deleted { kind, name }) => v1::watch_event::Event::Deleted(v1::Object {
+            kind,
+            name,
+            json: String::new(),
+        }),
+    };
+    send(sender, event).await
 }
 
 async fn send(sender: &Events, event: v1::watch_event::Event) -> bool {

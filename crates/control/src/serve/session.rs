@@ -3,13 +3,14 @@
 //!
 //! One update is in flight at a time. Changes in the meantime are collected by name, so a slow proxy gets
 //! the newest state in one update and the controller keeps nothing per change. A refused update of
-//! several resources is sent again one by one, so that one bad resource does not hold up the others; a
+//! A resource that the proxy has in the version before comes as a patch of it. A refused update of
+//! several resources, or of patches, is sent again one by one and whole, so that one bad resource does not hold up the others; a
 //! resource refused alone is not sent again until it changes.
 //!
 //! Beside the names that a proxy has subscribed to, it may receive services unasked, because its
 //! application is likely to need them. When one of these is deleted, the proxy forgets it.
 
-use crate::index::EncodedResource;
+use crate::index::{EncodedResource, Patched};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tulle_api::v1;
@@ -43,6 +44,8 @@ struct Told {
 struct InFlight {
     nonce: u64,
     names: Vec<Arc<str>>,
+    /// Some of them came as patches.
+    patched: bool,
 }
 
 /// The meaning of a proxy's answer.
@@ -79,6 +82,8 @@ pub(crate) struct Session {
     in_flight: Option<InFlight>,
     nonce: u64,
     report_seconds: u32,
+    /// The proxy takes patches.
+    takes_patches: bool,
 }
 
 impl Session {
@@ -97,7 +102,13 @@ impl Session {
             in_flight: None,
             nonce: 0,
             report_seconds: 0,
+            takes_patches: false,
         }
+    }
+
+    /// Sends patches from now on, where the proxy has the version before.
+    pub(crate) fn send_patches(&mut self) {
+        self.takes_patches = true;
     }
 
     /// Wants reports of what the proxy counts so often; said in the first update.
@@ -239,7 +250,10 @@ impl Session {
         if ack.error.is_empty() {
             return AckResult::Applied(flight.nonce);
         }
-        if flight.names.len() > 1 {
+        // One that does not write what it holds as the controller does, since it is of another version, is sent whole
+        // resources from now on.
+        self.takes_patches &= !flight.patched;
+        if flight.names.len() > 1 || flight.patched {
             for name in flight.names {
                 if let Some(told) = self.told.get_mut(&name) {
                     told.held = KnownVersion::Nothing;
@@ -309,9 +323,11 @@ impl Session {
         self.nonce += 1;
         update.nonce = self.nonce;
         update.report_seconds = std::mem::take(&mut self.report_seconds);
+        let patched = update.resources.iter().any(|r| r.patch.is_some());
         self.in_flight = Some(InFlight {
             nonce: self.nonce,
             names,
+            patched,
         });
         update
     }
@@ -334,13 +350,20 @@ impl Session {
             Some(entry) if entry.awaits_keys => return 0,
             Some(entry) if *held == KnownVersion::Version(entry.version) => return 0,
             Some(entry) => {
-                *held = KnownVersion::Version(entry.version);
+                let before = std::mem::replace(held, KnownVersion::Version(entry.version));
                 let bytes = name.len() + entry.bytes();
+                let fits = |p: &Arc<Patched>| before == KnownVersion::Version(p.from);
+                let patch = entry.patch.filter(|p| self.takes_patches && fits(p));
+                let (version, body, labels) = match patch {
+                    Some(_) => Default::default(),
+                    None => (entry.version, entry.body, entry.labels),
+                };
                 update.resources.push(v1::Resource {
                     name: name.to_string(),
-                    version: entry.version,
-                    body: entry.body,
-                    labels: entry.labels,
+                    version,
+                    body,
+                    labels,
+                    patch: patch.map(|p| p.patch.clone()),
                 });
                 bytes
             }
@@ -394,6 +417,7 @@ mod tests {
                 let (version, owner) = self.0.get(name)?;
                 Some(EncodedResource {
                     version: *version,
+                    patch: None,
                     body: Bytes::from_static(b"body"),
                     labels: Bytes::new(),
                     owner: owner.map(id),
@@ -573,6 +597,7 @@ mod tests {
         let big = |_: &str| {
             Some(EncodedResource {
                 version: 1,
+                patch: None,
                 body: Bytes::from(vec![0; 600 * 1024]),
                 labels: Bytes::new(),
                 owner: None,
@@ -634,6 +659,7 @@ mod tests {
         let big = |_: &str| {
             Some(EncodedResource {
                 version: 1,
+                patch: None,
                 body: Bytes::from(vec![0; 1024 * 1024]),
                 labels: Bytes::new(),
                 owner: None,
@@ -656,5 +682,85 @@ mod tests {
         }
         assert_eq!(more, [true, true, false]);
         assert!(session.next(big).is_none());
+    }
+
+    /// A service with so many endpoints, and what makes it of the version before.
+    fn service(endpoints: u16, before: Option<&EncodedResource>) -> EncodedResource {
+        let all = (0..endpoints).map(|n| format!(r#"{{"address":"10.0.0.1:{}"}}"#, 10_000 + n));
+        let body: Bytes = all.collect::<Vec<_>>().join(",").into();
+        let mut service = EncodedResource {
+            version: tulle_api::version(&body, &[]),
+            patch: None,
+            body,
+            labels: Bytes::new(),
+            owner: None,
+            service: None,
+            backends: Vec::new(),
+            awaits_keys: false,
+        };
+        if let Some(before) = before {
+            service.follow(before);
+        }
+        service
+    }
+
+    fn sent(session: &mut Session, present: &EncodedResource) -> v1::Resource {
+        session.changed([Arc::from("service/a")]);
+        let update = session.next(|_| Some(present.clone())).unwrap();
+        let [resource] = &update.resources[..] else {
+            panic!("{update:?}");
+        };
+        resource.clone()
+    }
+
+    #[test]
+    fn a_proxy_that_takes_patches_is_sent_what_differs_from_what_it_has() {
+        let first = service(20, None);
+        let second = service(21, Some(&first));
+        let third = service(22, Some(&second));
+        for takes in [false, true] {
+            let mut session = Session::new(id("x"));
+            if takes {
+                session.send_patches();
+            }
+            let known = BTreeMap::from([("service/a".to_owned(), first.version)]);
+            let name = vec!["service/a".to_owned()];
+            session
+                .subscribe(name, &known, &BTreeSet::new(), |_| None)
+                .unwrap();
+            let resource = sent(&mut session, &second);
+            assert_eq!(
+                (resource.patch.is_some(), resource.body.is_empty()),
+                (takes, takes)
+            );
+            if !takes {
+                continue;
+            }
+            let patch = resource.patch.unwrap();
+            let encoded = |e: &EncodedResource| tulle_api::Encoded {
+                body: e.body.clone(),
+                labels: e.labels.clone(),
+            };
+            assert_eq!(
+                tulle_api::apply_patch(&encoded(&first), &patch),
+                Some((encoded(&second), second.version))
+            );
+            // One that missed a version, or refuses a patch, is sent the whole.
+            session.acknowledged(ack(1, ""));
+            let fourth = service(23, Some(&third));
+            assert!(sent(&mut session, &fourth).patch.is_none());
+            session.acknowledged(ack(2, ""));
+            let fifth = service(24, Some(&fourth));
+            assert!(sent(&mut session, &fifth).patch.is_some());
+            session.acknowledged(ack(3, "it does not fit"));
+            let update = session.next(|_| Some(fifth.clone())).unwrap();
+            assert_eq!(update.resources[0].body, fifth.body);
+            session.acknowledged(ack(4, ""));
+            let sixth = service(25, Some(&fifth));
+            assert!(
+                sent(&mut session, &sixth).patch.is_none(),
+                "it is of another version"
+            );
+        }
     }
 }

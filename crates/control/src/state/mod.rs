@@ -4,6 +4,7 @@
 //! concerns, in this order and under one lock. So proxies see writes in the order of the store, and
 //! a caller that got its answer finds the change in effect. Calls may block on the disk.
 
+mod away;
 mod check;
 mod host_authority;
 mod identity;

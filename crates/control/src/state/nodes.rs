@@ -58,6 +58,7 @@ impl MeshState {
             key: name.to_owned(),
         }];
         writes.extend(tokens::withdraw(&*self.store, name)?);
+        writes.extend(self.away_gone(name)?);
         let mut edits = Vec::new();
         let mut removed = Vec::new();
         for (workload, owner) in self.store.values(Space::Owners)? {

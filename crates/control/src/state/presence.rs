@@ -1,6 +1,6 @@
 //! Whether joined hosts are still there. One that dies, or loses the network, says nothing: where its
 //! workloads ran would be called for ever. Its session is its watch, which ends at the latest 40
-//! seconds after the host did (HTTP/2 keep-alive).
+//! seconds after the host did (the kernel's keep-alive).
 
 use super::MeshState;
 use crate::index::{Edit, Placement};

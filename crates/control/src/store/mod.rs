@@ -53,6 +53,8 @@ pub enum Space {
     Settings,
     /// The last good set of keys of tokens, by where it was fetched.
     Keys,
+    /// Counts of hosts from while they were away, by host and time.
+    Away,
 }
 
 impl Space {
@@ -67,6 +69,7 @@ impl Space {
             Self::HostAuthorities => "host-authorities",
             Self::Settings => "settings",
             Self::Keys => "keys",
+            Self::Away => "away",
         }
     }
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -26,6 +26,7 @@ use tulle_api::v1::config_client::ConfigClient;
 use tulle_model::bootstrap::{Bootstrap, Control, Listener, ListenerKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
+use tulle_net::socket::KeepAlive;
 use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 use tulle_tls::{Identity, TrustBundle};
@@ -46,6 +47,8 @@ const REFERENCES: Duration = Duration::from_secs(5);
 const LEAVING: Duration = Duration::from_secs(5);
 /// How often the snapshot file is written at most.
 const SAVE_EVERY: Duration = Duration::from_millis(250);
+/// A session is not doubted this long.
+const FRESH: Duration = Duration::from_secs(10);
 /// Longest wait that a controller may ask for.
 const LONGEST_SPREAD: Duration = Duration::from_secs(10);
 
@@ -271,6 +274,8 @@ pub struct ControlClient<S: Sink> {
     instance: String,
     /// Says whether the controller wants reports.
     reports: Option<watch::Sender<Option<WantedReports>>>,
+    /// Somebody knows that the way to the controller is another now.
+    nudges: Arc<Notify>,
     enrolled: Option<Enrolled>,
     /// How long the certificate was valid when it was issued to us.
     lifetime: Option<Duration>,
@@ -353,6 +358,7 @@ impl<S: Sink> ControlClient<S> {
             publisher,
             instance: instance(bootstrap),
             reports: None,
+            nudges: Arc::default(),
             enrolled,
             lifetime: None,
             renew_after: None,
@@ -367,6 +373,13 @@ impl<S: Sink> ControlClient<S> {
         };
         client.load_snapshot();
         client
+    }
+
+    /// Connects anew whenever it is told to, unless it has just done so.
+    #[must_use]
+    pub fn with_nudges(mut self, nudges: Arc<Notify>) -> Self {
+        self.nudges = nudges;
+        self
     }
 
     /// Says from now on whether the controller wants reports.
@@ -416,11 +429,21 @@ impl<S: Sink> ControlClient<S> {
             self.wait_no_longer();
             self.save_what_is_due();
             let again = Instant::now() + wait;
-            if !error.is_verdict() {
-                self.renew_by_host(again).await;
+            let nudged = Arc::clone(&self.nudges);
+            let renews = !error.is_verdict();
+            tokio::select! {
+                () = self.wait_for(again, renews) => {}
+                () = nudged.notified() => {}
             }
-            tokio::time::sleep_until(again).await;
         }
+    }
+
+    /// Waits until the controller is tried again; the host may renew the certificate meanwhile.
+    async fn wait_for(&mut self, again: Instant, renews: bool) {
+        if renews {
+            self.renew_by_host(again).await;
+        }
+        tokio::time::sleep_until(again).await;
     }
 
     /// While no controller answers, has the host's authority certify this proxy as soon as that is due, until
@@ -534,6 +557,7 @@ impl<S: Sink> ControlClient<S> {
                 ..forms
             }),
             instance: self.instance.clone(),
+            takes_patches: true,
             ..Default::default()
         };
         self.more = false;
@@ -550,6 +574,8 @@ impl<S: Sink> ControlClient<S> {
             true => soon(),
             false => self.until_renewal(),
         });
+        let began = Instant::now();
+        let nudges = Arc::clone(&self.nudges);
         loop {
             tokio::select! {
                 update = updates.message() => {
@@ -587,6 +613,11 @@ impl<S: Sink> ControlClient<S> {
                 () = passed(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
                 () = passed(self.leaving.as_ref().map(|(_, when)| *when)) => self.leave(),
                 () = passed(self.save_due) => self.save_what_is_due(),
+                () = nudges.notified() => {
+                    if began.elapsed() > FRESH {
+                        return Err(ControlError::Ended);
+                    }
+                }
                 Some(name) = lookups.recv() => self.subscribe([name], &requests).await?,
                 step = renewal.step() => {
                     let Some(answer) = step else {
@@ -613,8 +644,8 @@ impl<S: Sink> ControlClient<S> {
         self.more = update.more;
         self.forget(update.forgotten);
         for resource in update.resources {
-            match tulle_api::decode(&resource.body, &resource.labels) {
-                Ok(body) => decoded.push((resource.name, resource.version, body)),
+            match self.decode(&resource) {
+                Ok((version, body)) => decoded.push((resource.name, version, body)),
                 Err(error) => errors.push(format!("{}: {error}", resource.name)),
             }
         }
@@ -665,6 +696,26 @@ impl<S: Sink> ControlClient<S> {
             error: errors.join("; "),
             faults: self.publisher.faults(),
         }
+    }
+
+    /// Decodes a resource, whole or as a patch of the one that is held; also its version.
+    fn decode(&self, sent: &v1::Resource) -> Result<(u64, Resource), String> {
+        let Some(patch) = &sent.patch else {
+            let whole = tulle_api::decode(&sent.body, &sent.labels);
+            return whole
+                .map(|whole| (sent.version, whole))
+                .map_err(|e| e.to_string());
+        };
+        let held = self.held.get(&sent.name);
+        let whole = held
+            .and_then(|(_, held)| tulle_api::apply_patch(&tulle_api::encode(held.clone()), patch));
+        // A controller of another version may write resources otherwise.
+        let (whole, version) =
+            whole.ok_or("the patch does not fit what this proxy holds; it takes the whole")?;
+        let whole = tulle_api::decode(&whole.body, &whole.labels);
+        whole
+            .map(|whole| (version, whole))
+            .map_err(|e| e.to_string())
     }
 
     /// Forgets names that were sent unasked. Names that the application uses by now stay
@@ -1040,22 +1091,28 @@ impl<S: Sink> ControlClient<S> {
             tulle_tls::controller::client_config(self.anchor()?, &self.trust_domain, identity)
                 .map_err(|e| ControlError::Certificate(e.to_string()))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-        let address = self.control.address.clone();
+        let (address, sparing) = (self.control.address.clone(), self.control.sparing);
         let service = dial::connector(move || {
             let (connector, address) = (connector.clone(), address.clone());
             async move {
                 let tcp = dial::tcp(&address).await?;
                 tcp.set_nodelay(true)?;
+                if sparing {
+                    KeepAlive::PROXY_OF_HOST.apply(&tcp)?;
+                }
                 // The server name is not used: the SPIFFE id identifies the controller.
                 let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
                 let tls = connector.connect(name, tcp).await?;
                 Ok(Box::new(tls) as Box<dyn Stream>)
             }
         });
-        let endpoint = Endpoint::from_static("http://controller")
-            .connect_timeout(Duration::from_secs(5))
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(5));
+        let mut endpoint =
+            Endpoint::from_static("http://controller").connect_timeout(Duration::from_secs(5));
+        if !sparing {
+            endpoint = endpoint
+                .http2_keep_alive_interval(Duration::from_secs(10))
+                .keep_alive_timeout(Duration::from_secs(5));
+        }
         Ok(async move {
             let connected = endpoint.connect_with_connector(service).await;
             connected.map_err(|e| match dial::is_refused(&e) {
@@ -1359,6 +1416,7 @@ mod tests {
             snapshot: Some(path.clone()),
             identity_cache: None,
             host_authority: None,
+            sparing: false,
         };
         let publisher = Publisher::new(bootstrap.identity.clone());
         let mut client = ControlClient::new(&bootstrap, control, publisher);

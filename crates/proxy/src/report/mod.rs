@@ -34,8 +34,9 @@ use tulle_model::bootstrap::{Bootstrap, ListenerKind};
 
 /// Messages that wait for the controller; what does not fit is left out.
 const WAITING: usize = 4;
-/// Longest silence of a proxy with nothing to tell.
+/// Longest silence of a proxy with nothing to tell, and of one whose line is spared.
 const BEAT: Duration = Duration::from_secs(30);
+const SPARING_BEAT: Duration = Duration::from_mins(10);
 /// Time before a stream that ended is opened again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Most endpoints that a report calls left out.
@@ -58,6 +59,7 @@ pub struct Reporting {
     /// Time of the newest failure that was told.
     told: f64,
     sent: Instant,
+    beat: Duration,
     questions: Questions,
     turned: Arc<Notify>,
 }
@@ -79,6 +81,7 @@ impl Reporting {
             usage: ProcessUsage::now(),
             told: 0.0,
             sent: Instant::now(),
+            beat: beat(bootstrap),
         }
     }
 
@@ -171,7 +174,7 @@ impl Reporting {
         let numbers = self.numbers().await;
         let edges = self.counts.changes(&numbers, MAX_PART);
         let since = self.sent.elapsed();
-        if edges.is_empty() && since < BEAT {
+        if edges.is_empty() && since < self.beat {
             return;
         }
         let failed = match counts::any_failed(&edges) {
@@ -228,6 +231,11 @@ impl Reporting {
     }
 }
 
+fn beat(bootstrap: &Bootstrap) -> Duration {
+    let sparing = bootstrap.control.as_ref().is_some_and(|c| c.sparing);
+    if sparing { SPARING_BEAT } else { BEAT }
+}
+
 fn reporter(bootstrap: &Bootstrap) -> v1::Reporter {
     let is_gateway = |kind: &ListenerKind| matches!(kind, ListenerKind::Gateway { .. });
     let gateway = bootstrap.gateway_sockets.is_some()
@@ -240,6 +248,7 @@ fn reporter(bootstrap: &Bootstrap) -> v1::Reporter {
         host: host.trim().into(),
         #[allow(clippy::cast_possible_truncation)] // seconds of this century
         started_at_unix_seconds: unix_seconds() as i64,
+        beat_seconds: u32::try_from(beat(bootstrap).as_secs()).unwrap_or_default(),
     }
 }
 

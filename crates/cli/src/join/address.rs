@@ -1,0 +1,101 @@
+//! This host's address on the way to the controller, which may become another while it is up: a lease ends, a modem dials
+//! anew, somebody plugs the cable in elsewhere.
+//!
+//! Nobody says so on a connection that has lost its address, it is just silent. So the kernel is asked, whenever it says
+//! that addresses or routes have changed, and now and then.
+
+use crate::supervise::context::Context;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
+
+/// Addresses and routes of IPv4 and IPv6 (rtnetlink(7): RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, and those of IPv6).
+const GROUPS: u32 = 0x10 | 0x40 | 0x100 | 0x400;
+/// Between looks at what the kernel has not told, and at everything where it tells nothing.
+const LOOK: Duration = Duration::from_secs(15);
+const LOOK_OFTEN: Duration = Duration::from_millis(500);
+/// An address that comes brings routes along a moment later.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Follows the address for as long as the host is up. `advertised`: others reach this host at an address that was named.
+pub(super) async fn follow(context: Rc<Context>, advertised: bool) {
+    let news = News::listen();
+    if let Err(error) = &news {
+        tracing::warn!(%error, "the kernel does not tell of addresses; they are looked at often");
+    }
+    let mut last = own(context.controller).unwrap_or(*context.reachable.borrow());
+    loop {
+        match &news {
+            Ok(news) => {
+                tokio::select! {
+                    () = news.wait() => sleep(SETTLE).await,
+                    () = sleep(LOOK) => {}
+                }
+            }
+            Err(_) => sleep(LOOK_OFTEN).await,
+        }
+        // Without a route the address may be the same in a moment.
+        let Some(now) = own(context.controller).filter(|now| *now != last) else {
+            continue;
+        };
+        tracing::warn!(%last, %now, "this host has another address on the way to the controller");
+        last = now;
+        if advertised {
+            context.nudge.notify_one();
+        } else {
+            context.reachable.send_replace(now);
+        }
+        context.line.change();
+    }
+}
+
+/// This host's address on the way there. It sends nothing: the kernel looks into its routes.
+fn own(controller: SocketAddr) -> Option<IpAddr> {
+    let any = match controller {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(controller).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+/// The kernel's news of addresses and routes.
+struct News(AsyncFd<OwnedFd>);
+
+impl News {
+    fn listen() -> io::Result<Self> {
+        // The first protocol of netlink is that of addresses and routes.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
+    }
+
+    /// Waits for news. Their text does not matter, and neither does that some were lost (ENOBUFS).
+    async fn wait(&self) {
+        let Ok(mut ready) = self.0.readable().await else {
+            return sleep(LOOK_OFTEN).await;
+        };
+        let mut buffer = [0_u8; 4096];
+        while recv(ready.get_inner(), &mut buffer[..], RecvFlags::empty()).is_ok() {}
+        ready.clear_ready();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_on_the_way_is_found_without_a_packet() {
+        assert_eq!(own(([127, 0, 0, 1], 9).into()), Some([127, 0, 0, 1].into()));
+    }
+}

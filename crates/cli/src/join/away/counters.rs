@@ -1,0 +1,145 @@
+//! Computes what proxies of this host counted between two looks at them. Pure.
+
+use super::ledger::{Pair, Sums};
+use crate::metrics::{edges, is_denied};
+use std::collections::{BTreeMap, HashMap};
+use tulle_model::samples::MetricSample;
+
+const REQUESTS: &str = "istio_requests_total";
+const TCP_FAILURES: &str = "tulle_tcp_failures_total";
+
+/// A series of one process: when a proxy starts again it counts from the beginning.
+type Series = (i32, String, BTreeMap<String, String>);
+
+/// The counters as they were seen last.
+#[derive(Debug, Default)]
+pub(super) struct Counters(HashMap<Series, f64>);
+
+impl Counters {
+    /// Takes the counters of all proxies, each with its process, and returns what they have counted since the last time.
+    pub(super) fn advance(&mut self, seen: Vec<(i32, Vec<MetricSample>)>) -> BTreeMap<Pair, Sums> {
+        let mut now = HashMap::new();
+        let mut counted = Vec::new();
+        let processes: Vec<i32> = seen.iter().map(|(process, _)| *process).collect();
+        for (process, samples) in seen {
+            for mut sample in samples {
+                // Gauges and summaries count nothing.
+                if !sample.name.ends_with("_total") && !sample.name.ends_with("_bucket") {
+                    continue;
+                }
+                let series = (process, sample.name.clone(), sample.labels.clone());
+                let before = self.0.get(&series).copied().unwrap_or_default();
+                now.insert(series, sample.value);
+                sample.value -= before;
+                if sample.value > 0.0 {
+                    counted.push(sample);
+                }
+            }
+        }
+        // A process that did not answer is there all the same, unless others have taken its place.
+        let silent = std::mem::take(&mut self.0).into_iter();
+        now.extend(
+            silent.filter(|((process, ..), _)| !processes.contains(process) && alive(*process)),
+        );
+        self.0 = now;
+        sum(&counted)
+    }
+}
+
+fn alive(process: i32) -> bool {
+    crate::proc::ProcessId::from_pid(process).is_some()
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)] // counters, whole and positive
+fn sum(counted: &[MetricSample]) -> BTreeMap<Pair, Sums> {
+    let mut sums: BTreeMap<Pair, Sums> = BTreeMap::new();
+    for edge in edges(counted) {
+        let requests = edge.requests + edge.connections;
+        let good = edge.success_rate.map_or(requests as f64, |rate| {
+            (rate * edge.requests as f64).round() + edge.connections as f64
+        });
+        let sum = sums
+            .entry((edge.source, edge.destination_service))
+            .or_default();
+        sum.requests += requests;
+        sum.denied += edge.denied;
+        sum.failed += requests
+            .saturating_sub(good as u64)
+            .saturating_sub(edge.denied);
+    }
+    // Reasons as whoever gave them says: the called side of what it refused, the caller of what reached nobody.
+    for sample in counted {
+        let reason = match sample.name.as_str() {
+            REQUESTS => sample.label("response_flags"),
+            TCP_FAILURES => sample.label("reason"),
+            _ => continue,
+        };
+        let by_called = sample.label("reporter") == "destination";
+        if matches!(reason, "" | "-") || is_denied(reason) != by_called {
+            continue;
+        }
+        let known = |name: &str| {
+            if name == "unknown" {
+                String::new()
+            } else {
+                name.to_owned()
+            }
+        };
+        let pair = (
+            known(sample.label("source_principal")),
+            known(sample.service()),
+        );
+        let count = sample.value as u64;
+        let sum = sums.entry(pair).or_default();
+        *sum.reasons.entry(reason.to_owned()).or_default() += count;
+        if !by_called && known(sample.label("destination_principal")).is_empty() {
+            // It is in no edge, since it reached nobody.
+            sum.requests += count;
+            sum.failed += count;
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tulle_model::samples::parse;
+
+    fn text(good: u32, denied: u32, lost: u32) -> Vec<MetricSample> {
+        let edge = "source_principal=\"spiffe://t/svc/a\",destination_service=\"b\",destination_principal=\"spiffe://t/svc/b\"";
+        let nobody = "source_principal=\"spiffe://t/svc/a\",destination_service=\"c\",destination_principal=\"unknown\"";
+        parse(&format!(
+            "istio_requests_total{{reporter=\"source\",{edge},response_code=\"200\"}} {good}\n\
+             istio_requests_total{{reporter=\"destination\",{edge},response_code=\"200\",response_flags=\"-\"}} {good}\n\
+             istio_requests_total{{reporter=\"destination\",{edge},response_code=\"403\",response_flags=\"denied\"}} {denied}\n\
+             istio_requests_total{{reporter=\"source\",{nobody},response_code=\"503\",response_flags=\"no_endpoint\"}} {lost}\n\
+             tulle_connections 7\n"
+        ))
+    }
+
+    #[test]
+    fn what_is_new_is_counted_once() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut counters = Counters::default();
+        counters.advance(vec![(own, text(5, 1, 0))]);
+        let counted = counters.advance(vec![(own, text(8, 3, 2))]);
+        let b = &counted[&("spiffe://t/svc/a".to_owned(), "b".to_owned())];
+        assert_eq!((b.requests, b.failed, b.denied), (5, 0, 2));
+        assert_eq!(b.reasons, BTreeMap::from([("denied".to_owned(), 2)]));
+        let c = &counted[&("spiffe://t/svc/a".to_owned(), "c".to_owned())];
+        assert_eq!((c.requests, c.failed, c.denied), (2, 2, 0));
+        assert_eq!(c.reasons["no_endpoint"], 2);
+        // A proxy that did not answer this time has counted on.
+        assert!(counters.advance(Vec::new()).is_empty());
+        let counted = counters.advance(vec![(own, text(9, 3, 2))]);
+        assert_eq!(counted.values().map(|s| s.requests).sum::<u64>(), 1);
+        // Another process begins with nothing.
+        let counted = counters.advance(vec![(own + 1, text(2, 0, 0))]);
+        assert_eq!(counted.values().map(|s| s.requests).sum::<u64>(), 2);
+    }
+}

@@ -1,0 +1,366 @@
+//! Sums of what was counted in one time without the controller, and their file.
+//!
+//! Pure but for reading and writing the file. What there is no room for is summed up, and said to be.
+
+use crate::failure::{OrFail, Result};
+use crate::new_file::NewFile;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use tulle_api::v1;
+
+/// Pairs that are told apart. With the longest names and most reasons they are 5 MiB.
+const MAX_EDGES: usize = 4096;
+/// Hours that are told apart: seven days. Those before are one.
+const MAX_HOURS: usize = 168;
+const MAX_REASONS: usize = 16;
+const MAX_NAME: usize = 253;
+/// Edges of a message. It has at most 20 KiB, so what is urgent waits two seconds on a line of 64 kbit/s at most.
+const EDGES_OF_PIECE: usize = 50;
+const HOUR: i64 = 3600;
+
+/// Sums.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sums {
+    pub(super) requests: u64,
+    pub(super) failed: u64,
+    pub(super) denied: u64,
+    /// Refusals and failures by their reason code.
+    #[serde(default)]
+    pub(super) reasons: BTreeMap<String, u64>,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.requests = self.requests.saturating_add(other.requests);
+        self.failed = self.failed.saturating_add(other.failed);
+        self.denied = self.denied.saturating_add(other.denied);
+        for (code, count) in &other.reasons {
+            if self.reasons.len() < MAX_REASONS || self.reasons.contains_key(code) {
+                let sum = self.reasons.entry(cut(code)).or_default();
+                *sum = sum.saturating_add(*count);
+            }
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.requests == 0 && self.failed == 0 && self.denied == 0
+    }
+}
+
+/// Caller and called service, by name.
+pub(super) type Pair = (String, String);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Edge {
+    source: String,
+    service: String,
+    sums: Sums,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Hour {
+    begin: i64,
+    requests: u64,
+    failed: u64,
+    denied: u64,
+}
+
+/// The sums of one time away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ledger {
+    /// Tells the times of a host apart.
+    pub(super) period: String,
+    pub(super) from: i64,
+    pub(super) until: i64,
+    /// Nothing is added any more, so each of its pieces is always the same.
+    pub(super) is_sealed: bool,
+    edges: BTreeMap<Pair, Sums>,
+    hours: Vec<Hour>,
+    /// Sums of pairs that there was no room for.
+    rest: Sums,
+}
+
+/// The form of the file.
+#[derive(Serialize, Deserialize)]
+struct File {
+    period: String,
+    from: i64,
+    until: i64,
+    sealed: bool,
+    edges: Vec<Edge>,
+    hours: Vec<Hour>,
+    rest: Sums,
+}
+
+fn cut(text: &str) -> String {
+    text.get(..text.floor_char_boundary(MAX_NAME))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+impl Ledger {
+    /// One that begins at this time, in Unix seconds.
+    pub(super) fn begin(from: i64) -> Self {
+        Self {
+            // Also where the clock was set back.
+            period: format!("{from}-{}", std::process::id()),
+            from,
+            until: from,
+            is_sealed: false,
+            edges: BTreeMap::new(),
+            hours: Vec::new(),
+            rest: Sums::default(),
+        }
+    }
+
+    /// Whether nothing was counted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.edges.is_empty() && self.rest.is_nothing()
+    }
+
+    /// Adds what was counted until this time.
+    pub(super) fn add<'a>(
+        &mut self,
+        until: i64,
+        counted: impl IntoIterator<Item = (&'a Pair, &'a Sums)>,
+    ) {
+        self.until = self.until.max(until);
+        let begin = until - until.rem_euclid(HOUR);
+        if self.hours.last().is_none_or(|hour| hour.begin != begin) {
+            self.hours.push(Hour {
+                begin,
+                ..Hour::default()
+            });
+        }
+        for ((source, service), sums) in counted {
+            if let Some(hour) = self.hours.last_mut() {
+                hour.requests = hour.requests.saturating_add(sums.requests);
+                hour.failed = hour.failed.saturating_add(sums.failed);
+                hour.denied = hour.denied.saturating_add(sums.denied);
+            }
+            let pair = (cut(source), cut(service));
+            if self.edges.len() < MAX_EDGES || self.edges.contains_key(&pair) {
+                self.edges.entry(pair).or_default().add(sums);
+            } else {
+                self.rest.add(sums);
+            }
+        }
+        while self.hours.len() > MAX_HOURS {
+            let first = self.hours.remove(0);
+            if let Some(next) = self.hours.first_mut() {
+                next.begin = first.begin;
+                next.requests = next.requests.saturating_add(first.requests);
+                next.failed = next.failed.saturating_add(first.failed);
+                next.denied = next.denied.saturating_add(first.denied);
+            }
+        }
+    }
+
+    /// Sums all pairs up, to make room.
+    pub(super) fn sum_up(&mut self) {
+        for sums in std::mem::take(&mut self.edges).values() {
+            self.rest.add(sums);
+        }
+    }
+
+    /// Reads a file.
+    pub(super) fn read(file: &Path) -> Result<Self> {
+        let what = || format!("cannot read {}", file.display());
+        let text = std::fs::read(file).or_fail(what)?;
+        let read: File = serde_json::from_slice(&text).or_fail(what)?;
+        Ok(Self {
+            period: read.period,
+            from: read.from,
+            until: read.until,
+            is_sealed: read.sealed,
+            edges: read
+                .edges
+                .into_iter()
+                .map(|e| ((e.source, e.service), e.sums))
+                .collect(),
+            hours: read.hours,
+            rest: read.rest,
+        })
+    }
+
+    /// Writes it, so that a crash leaves it as it is or as it was.
+    pub(super) fn write(&self, file: &Path) -> Result<()> {
+        let what = || format!("cannot write {}", file.display());
+        let edges = self.edges.iter();
+        let edges = edges.map(|((source, service), sums)| Edge {
+            source: source.clone(),
+            service: service.clone(),
+            sums: sums.clone(),
+        });
+        let text = serde_json::to_vec(&File {
+            period: self.period.clone(),
+            from: self.from,
+            until: self.until,
+            sealed: self.is_sealed,
+            edges: edges.collect(),
+            hours: self.hours.clone(),
+            rest: self.rest.clone(),
+        });
+        let text = text.or_fail(what)?;
+        let mut new = NewFile::create(file).or_fail(what)?;
+        new.out.write_all(&text).or_fail(what)?;
+        new.replace_durably().or_fail(what)
+    }
+
+    /// The messages that tell of it. Names come once in each.
+    pub(super) fn pieces(&self) -> Vec<v1::AwayPiece> {
+        let all: Vec<_> = self.edges.iter().collect();
+        let mut chunks: Vec<&[_]> = all.chunks(EDGES_OF_PIECE).collect();
+        if chunks.is_empty() {
+            chunks.push(&[]);
+        }
+        let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+        let mut pieces = Vec::new();
+        for (number, chunk) in (0..count).zip(chunks) {
+            let mut names = Names::default();
+            let edges = chunk.iter().map(|((source, service), sums)| v1::AwayEdge {
+                source: names.number(source),
+                service: names.number(service),
+                sums: Some(message(sums, &mut names)),
+            });
+            let edges = edges.collect();
+            let mut piece = v1::AwayPiece {
+                period: self.period.clone(),
+                piece: number,
+                pieces: count,
+                from_unix_seconds: self.from,
+                until_unix_seconds: self.until,
+                edges,
+                ..Default::default()
+            };
+            if number == 0 {
+                piece.rest = (!self.rest.is_nothing()).then(|| message(&self.rest, &mut names));
+                piece.hours = self.hours.iter().map(hour).collect();
+            }
+            piece.names = names.0;
+            pieces.push(piece);
+        }
+        pieces
+    }
+}
+
+fn hour(hour: &Hour) -> v1::AwayHour {
+    v1::AwayHour {
+        begin_unix_seconds: hour.begin,
+        requests: hour.requests,
+        failed: hour.failed,
+        denied: hour.denied,
+    }
+}
+
+fn message(sums: &Sums, names: &mut Names) -> v1::AwaySums {
+    let reasons = sums.reasons.iter();
+    let reasons = reasons.map(|(code, count)| v1::AwayReason {
+        code: names.number(code),
+        count: *count,
+    });
+    v1::AwaySums {
+        requests: sums.requests,
+        failed: sums.failed,
+        denied: sums.denied,
+        reasons: reasons.collect(),
+    }
+}
+
+/// The names of a message.
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        let known = self.0.iter().position(|known| known == name);
+        let number = known.unwrap_or_else(|| {
+            self.0.push(name.to_owned());
+            self.0.len() - 1
+        });
+        u32::try_from(number).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(source: &str, service: &str) -> Pair {
+        (source.to_owned(), service.to_owned())
+    }
+
+    fn sums(requests: u64, denied: u64) -> Sums {
+        let reasons = (denied > 0).then(|| ("denied".to_owned(), denied));
+        Sums {
+            requests,
+            failed: 0,
+            denied,
+            reasons: reasons.into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_sent() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("1.json");
+        let mut ledger = Ledger::begin(7000);
+        let (a, b) = (pair("svc/a", "ratings"), pair("svc/b", "ratings"));
+        ledger.add(7100, [(&a, &sums(5, 0)), (&b, &sums(2, 2))]);
+        ledger.add(7300, [(&a, &sums(1, 0))]);
+        ledger.write(&file).unwrap();
+        assert_eq!(Ledger::read(&file).unwrap(), ledger);
+        let pieces = ledger.pieces();
+        assert_eq!(pieces.len(), 1);
+        assert_eq!(pieces[0].names, ["svc/a", "ratings", "svc/b", "denied"]);
+        assert_eq!(pieces[0].edges[0].sums.as_ref().unwrap().requests, 6);
+        let requests: Vec<u64> = pieces[0].hours.iter().map(|h| h.requests).collect();
+        assert_eq!(requests, [7, 1], "hours are told apart");
+        assert_eq!(
+            (pieces[0].from_unix_seconds, pieces[0].until_unix_seconds),
+            (7000, 7300)
+        );
+    }
+
+    #[test]
+    fn a_week_of_more_than_anybody_has_is_within_its_bound_and_sums_stay_right() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("1.json");
+        let mut ledger = Ledger::begin(0);
+        let long = "x".repeat(300);
+        let many: BTreeMap<Pair, Sums> = (0..6000)
+            .map(|i| {
+                let reasons = (0..20).map(|r| (format!("{r}_{}", "y".repeat(30)), 1));
+                let sums = Sums {
+                    requests: 1,
+                    failed: 0,
+                    denied: 1,
+                    reasons: reasons.collect(),
+                };
+                (pair(&format!("{i}{long}"), &format!("{i}{long}")), sums)
+            })
+            .collect();
+        for hour in 0..200 {
+            ledger.add(hour * HOUR, &many);
+        }
+        ledger.write(&file).unwrap();
+        let bytes = std::fs::metadata(&file).unwrap().len();
+        assert!(bytes < 8 << 20, "{bytes} bytes");
+        assert_eq!(ledger.hours.len(), MAX_HOURS);
+        let hours: u64 = ledger.hours.iter().map(|h| h.requests).sum();
+        let edges: u64 = ledger.edges.values().map(|s| s.requests).sum();
+        assert_eq!(
+            (hours, edges + ledger.rest.requests),
+            (6000 * 200, 6000 * 200)
+        );
+        let pieces = ledger.pieces();
+        assert!(pieces.iter().all(|p| p.edges.len() <= EDGES_OF_PIECE));
+        ledger.sum_up();
+        assert_eq!(
+            (ledger.pieces().len(), ledger.rest.requests),
+            (1, 6000 * 200)
+        );
+    }
+}

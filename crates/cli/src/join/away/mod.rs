@@ -1,0 +1,258 @@
+//! Counts while this host cannot reach its controller: who called whom how often, what was refused and why. It is kept in files of the state directory, and sent when the line is back.
+//!
+//! While the controller is there, sidecars tell it themselves. This looks at their counters all the same, because a line
+//! that is dead is only noticed after a while, and what was counted since would be in nobody's sums.
+
+mod counters;
+mod ledger;
+
+use crate::failure::{OrFail, Result};
+use crate::http;
+use crate::proxies::SHORT_METRICS;
+use crate::supervise::context::Context;
+use crate::supervise::state::RunState;
+use counters::Counters;
+use ledger::{Ledger, Pair, Sums};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::{sleep, timeout};
+use tulle_model::samples::{self, MetricSample};
+
+/// Between two looks while the controller is there.
+const EVERY: Duration = Duration::from_secs(20);
+/// While it is not. A supervisor that is killed loses so much.
+const EVERY_AWAY: Duration = Duration::from_secs(10);
+/// A dead line is noticed within this time, in seconds: what was counted in it counts as while it was dead.
+const NOTICED: i64 = 45;
+/// Bytes of all files together.
+const MAX_BYTES: u64 = 8 << 20;
+/// Files, each of which is of one time away.
+const MAX_FILES: usize = 64;
+/// Longest wait for the answer to one piece, and the pause after it: what is urgent goes first.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(200);
+const ADMIN_TIME: Duration = Duration::from_secs(2);
+
+/// Counts, keeps and sends for as long as the host is up.
+pub(super) async fn keep(context: Rc<Context>) {
+    let directory = context.paths.away();
+    let mut keeper = Keeper {
+        files: Files { directory },
+        counters: Counters::default(),
+        lately: VecDeque::new(),
+        now: None,
+        context,
+    };
+    if let Err(failure) = keeper.files.seal_all() {
+        tracing::warn!("{failure}");
+    }
+    keeper.run().await;
+}
+
+struct Keeper {
+    context: Rc<Context>,
+    files: Files,
+    counters: Counters,
+    /// The latest counts: from when until when.
+    lately: VecDeque<(i64, i64, BTreeMap<Pair, Sums>)>,
+    /// The sums of now, while the controller is away.
+    now: Option<Ledger>,
+}
+
+impl Keeper {
+    async fn run(&mut self) {
+        let mut away = self.context.line.away();
+        let mut last = seconds();
+        loop {
+            let every = match self.now.is_some() {
+                true => EVERY_AWAY,
+                false => EVERY,
+            };
+            tokio::select! {
+                () = sleep(every) => {}
+                _ = away.changed() => {}
+            }
+            let is_away = *away.borrow_and_update();
+            let time = seconds();
+            let counted = self.counters.advance(scrape(&self.context).await);
+            self.lately.push_back((last, time, counted));
+            last = time;
+            if let Err(failure) = self.note(is_away, time) {
+                tracing::warn!("{failure}");
+            }
+            if !is_away && let Err(failure) = self.send().await {
+                tracing::debug!("{failure}");
+            }
+        }
+    }
+
+    fn note(&mut self, is_away: bool, time: i64) -> Result<()> {
+        if is_away && self.now.is_none() {
+            let begin = self.lately.front().map_or(time, |(from, ..)| *from);
+            self.now = Some(Ledger::begin(begin));
+        }
+        let Some(ledger) = &mut self.now else {
+            while self
+                .lately
+                .front()
+                .is_some_and(|(_, until, _)| *until < time - NOTICED)
+            {
+                self.lately.pop_front();
+            }
+            return Ok(());
+        };
+        for (_, until, counted) in self.lately.drain(..) {
+            ledger.add(until, &counted);
+        }
+        if is_away {
+            return self.files.write(ledger);
+        }
+        ledger.is_sealed = true;
+        let ended = self.now.take();
+        ended.map_or(Ok(()), |ledger| self.files.write(&ledger))
+    }
+
+    /// Sends what is kept, the oldest first.
+    async fn send(&self) -> Result<()> {
+        for file in self.files.all()? {
+            let ledger = match Ledger::read(&file) {
+                Ok(ledger) => ledger,
+                Err(failure) => {
+                    tracing::warn!("{failure}; it is left out");
+                    remove(&file)?;
+                    continue;
+                }
+            };
+            if !ledger.is_empty() {
+                self.send_one(&ledger).await?;
+            }
+            remove(&file)?;
+        }
+        Ok(())
+    }
+
+    async fn send_one(&self, ledger: &Ledger) -> Result<()> {
+        let mut objects = self.context.objects.clone();
+        for piece in ledger.pieces() {
+            let what = || "cannot tell the controller what was counted meanwhile".to_owned();
+            let answer = timeout(PATIENCE, objects.report_away(piece)).await;
+            answer.or_fail(what)?.or_fail(what)?;
+            sleep(PAUSE).await;
+        }
+        tracing::info!(
+            from = ledger.from,
+            until = ledger.until,
+            "told the controller what was counted while it was away"
+        );
+        Ok(())
+    }
+}
+
+fn remove(file: &Path) -> Result<()> {
+    std::fs::remove_file(file).or_fail(|| format!("cannot remove {}", file.display()))
+}
+
+/// The files, by the time that they are of.
+struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// All files, the oldest first.
+    fn all(&self) -> Result<Vec<PathBuf>> {
+        let what = || format!("cannot read {}", self.directory.display());
+        let entries = match std::fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).or_fail(what),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.or_fail(what)?.path();
+            if path.extension().is_some_and(|e| e == "json") {
+                files.push(path);
+            }
+        }
+        // Their names are times of as many digits.
+        files.sort();
+        Ok(files)
+    }
+
+    fn write(&self, ledger: &Ledger) -> Result<()> {
+        let what = || format!("cannot make {}", self.directory.display());
+        std::fs::create_dir_all(&self.directory).or_fail(what)?;
+        let file = self.directory.join(format!("{}.json", ledger.period));
+        ledger.write(&file)?;
+        self.make_room()
+    }
+
+    /// Sums the oldest up for as long as all together are too much.
+    fn make_room(&self) -> Result<()> {
+        let files = self.all()?;
+        let surplus = files.len().saturating_sub(MAX_FILES);
+        for file in files.iter().take(surplus) {
+            tracing::warn!(file = %file.display(), "too many times without the controller; the oldest is given up");
+            remove(file)?;
+        }
+        let files = files.get(surplus..).unwrap_or_default();
+        let size = |file: &PathBuf| std::fs::metadata(file).map_or(0, |m| m.len());
+        let mut bytes: u64 = files.iter().map(size).sum();
+        for file in files {
+            if bytes <= MAX_BYTES {
+                break;
+            }
+            let mut ledger = Ledger::read(file)?;
+            bytes -= size(file).min(bytes);
+            ledger.sum_up();
+            ledger.write(file)?;
+            bytes += size(file);
+        }
+        Ok(())
+    }
+
+    /// Ends what an earlier process has begun.
+    fn seal_all(&self) -> Result<()> {
+        for file in self.all()? {
+            // One that cannot be read is left out when it is to be sent.
+            let Ok(mut ledger) = Ledger::read(&file) else {
+                continue;
+            };
+            if !ledger.is_sealed {
+                ledger.is_sealed = true;
+                ledger.write(&file)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The counters of all proxies of this host that answer.
+async fn scrape(context: &Context) -> Vec<(i32, Vec<MetricSample>)> {
+    let Ok(Some(state)) = RunState::read(&context.paths) else {
+        return Vec::new();
+    };
+    let sidecars = state.workloads.iter().filter_map(|w| w.sidecar.as_ref());
+    let mut asked = Vec::new();
+    for sidecar in sidecars {
+        let Some(id) = sidecar.process.id else {
+            continue;
+        };
+        let socket = sidecar.admin_socket.clone();
+        asked.push(tokio::task::spawn_blocking(move || {
+            let answer = http::get_unix(&socket, SHORT_METRICS, ADMIN_TIME).ok()?;
+            (answer.status == 200).then(|| (id.pid, samples::parse(&answer.text())))
+        }));
+    }
+    let mut all = Vec::new();
+    for answer in asked {
+        all.extend(answer.await.ok().flatten());
+    }
+    all
+}
+
+fn seconds() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,154 @@
+//! The workloads that this host has brought to its mesh, as it brought them.
+//!
+//! The controller is told of a workload when its manifest is new or has changed, and not again each time the host comes
+//! back: what was done to it there meanwhile holds. A workload that was deleted there stays deleted. A host that leaves in
+//! order takes its workloads along, and brings them anew.
+
+use crate::client::Objects;
+use crate::failure::{OrFail, Result};
+use crate::new_file::NewFile;
+use crate::output::progress;
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use tulle_api::v1::{ListRequest, Object};
+
+/// Hashes of the objects, by kind and name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Brought {
+    file: PathBuf,
+    hashes: BTreeMap<String, u64>,
+}
+
+fn key(object: &Object) -> String {
+    format!("{}/{}", object.kind, object.name)
+}
+
+fn hash(object: &Object) -> u64 {
+    tulle_api::version(object.json.as_bytes(), &[])
+}
+
+impl Brought {
+    /// Reads what was brought from here. A host that joins for the first time has brought nothing.
+    pub(super) fn read(file: PathBuf, joins: bool) -> Result<Self> {
+        let what = || format!("cannot read what this host has brought, {}", file.display());
+        let hashes = match std::fs::read(&file) {
+            _ if joins => BTreeMap::new(),
+            Ok(text) => serde_json::from_slice(&text).or_fail(what).map_err(|f| {
+                f.fix("remove the file: the workloads are applied as their manifests say")
+            })?,
+            Err(e) if e.kind() == ErrorKind::NotFound => BTreeMap::new(),
+            Err(e) => return Err(e).or_fail(what),
+        };
+        Ok(Self { file, hashes })
+    }
+
+    /// Divides objects into those that are new or changed, and those that the controller knows.
+    pub(super) fn divide(&self, objects: &[Object]) -> (Vec<Object>, Vec<Object>) {
+        let is_known = |o: &&Object| self.hashes.get(&key(o)) == Some(&hash(o));
+        let (known, new): (Vec<_>, Vec<_>) = objects.iter().partition(is_known);
+        let owned = |objects: Vec<&Object>| objects.into_iter().cloned().collect();
+        (owned(new), owned(known))
+    }
+
+    /// Notes that the controller knows these objects and no others.
+    pub(super) fn keep(&mut self, objects: &[Object]) {
+        self.hashes = objects.iter().map(|o| (key(o), hash(o))).collect();
+        if let Err(failure) = self.write() {
+            tracing::warn!("{failure}");
+        }
+    }
+
+    /// Notes that the controller no longer has this object of this host.
+    pub(super) fn forget(&mut self, object: &Object) {
+        if self.hashes.remove(&key(object)).is_some()
+            && let Err(failure) = self.write()
+        {
+            tracing::warn!("{failure}");
+        }
+    }
+
+    fn write(&self) -> Result<()> {
+        let what = || {
+            format!(
+                "cannot write what this host has brought, {}",
+                self.file.display()
+            )
+        };
+        let text = serde_json::to_vec(&self.hashes).or_fail(what)?;
+        let mut new = NewFile::create(&self.file).or_fail(what)?;
+        new.out.write_all(&text).or_fail(what)?;
+        new.replace_durably().or_fail(what)
+    }
+}
+
+/// Says which of the known objects the controller no longer has.
+pub(super) async fn name_deleted(mut objects: Objects, known: Vec<Object>) {
+    for object in known {
+        let (kind, name) = (object.kind, object.name);
+        let request = ListRequest {
+            kind: kind.clone(),
+            name: name.clone(),
+        };
+        // The controller may be away by now; the note is not worth waiting for it.
+        let Ok(answer) = objects.list(request).await else {
+            return;
+        };
+        if answer.into_inner().objects.is_empty() {
+            progress(&format!(
+                "{}/{name} was deleted on the controller's host and stays deleted; to bring it back change its manifest, or end this host in order and join again",
+                kind.to_lowercase()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, json: &str) -> Object {
+        Object {
+            kind: "Workload".into(),
+            name: name.into(),
+            json: json.into(),
+        }
+    }
+
+    fn names(objects: &[Object]) -> Vec<&str> {
+        objects.iter().map(|o| o.name.as_str()).collect()
+    }
+
+    #[test]
+    fn only_what_is_new_or_changed_is_brought_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("brought.json");
+        let mut brought = Brought::read(file.clone(), false).unwrap();
+        let objects = [object("a", "1"), object("b", "1"), object("c", "1")];
+        assert_eq!(names(&brought.divide(&objects).0), ["a", "b", "c"]);
+        brought.keep(&objects);
+        brought.forget(&objects[2]);
+        let again = Brought::read(file.clone(), false).unwrap();
+        let objects = [
+            object("a", "1"),
+            object("b", "2"),
+            object("c", "1"),
+            object("d", "1"),
+        ];
+        let (new, known) = again.divide(&objects);
+        assert_eq!(
+            (names(&new), names(&known)),
+            (vec!["b", "c", "d"], vec!["a"])
+        );
+        // A host that joins with a token is new, whatever was here before.
+        let joined = Brought::read(file.clone(), true).unwrap();
+        assert_eq!(names(&joined.divide(&objects).0).len(), 4);
+        std::fs::write(&file, "{").unwrap();
+        assert!(
+            Brought::read(file, false)
+                .unwrap_err()
+                .to_string()
+                .contains("brought")
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! The line from a joined host to its controller, as everybody here knows it: whether it is there, whether it has become
+//! another, and whether the controller has something to say that has to be asked for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Notify, watch};
+
+/// The line. On the controller's own host nothing happens to it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    ask: Notify,
+    is_told: AtomicBool,
+    changes: watch::Sender<u64>,
+    away: watch::Sender<bool>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            ask: Notify::new(),
+            is_told: AtomicBool::new(false),
+            changes: watch::Sender::new(0),
+            away: watch::Sender::new(false),
+        }
+    }
+}
+
+impl Line {
+    /// The controller, or what became of it, has to be asked about this host's certificate.
+    pub(crate) fn ask(&self) {
+        self.ask.notify_one();
+    }
+
+    /// Notes that the controller says when to ask it.
+    pub(crate) fn told(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+        self.ask();
+    }
+
+    /// Whether the controller says when to ask it. One of an earlier version does not.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the controller is to be asked.
+    pub(crate) async fn asked(&self) {
+        self.ask.notified().await;
+    }
+
+    /// Notes whether the controller has been silent for a while.
+    pub(crate) fn set_away(&self, away: bool) {
+        self.away
+            .send_if_modified(|known| std::mem::replace(known, away) != away);
+    }
+
+    /// Follows whether the controller is away.
+    pub(crate) fn away(&self) -> watch::Receiver<bool> {
+        self.away.subscribe()
+    }
+
+    /// This host's address on the line is another now: connections from the one before lead nowhere.
+    pub(crate) fn change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Returns a future that is ready when the line has become another than it is now.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut changes = self.changes.subscribe();
+        async move {
+            if changes.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+}
