@@ -58,6 +58,8 @@ pub struct Demo {
     loopback: bool,
     /// The user of its processes, if it is not the user of the test.
     user: Option<u32>,
+    /// The network namespace of its processes, if it is not that of the test.
+    inside: Option<String>,
     /// Where its ingress listens.
     pub ingress: SocketAddr,
     /// Its manifest.
@@ -125,6 +127,7 @@ impl Demo {
             name,
             loopback,
             user: None,
+            inside: None,
             ingress,
             manifest,
         };
@@ -190,9 +193,25 @@ impl Demo {
         Answer::from_output(self.command().args(args).output().unwrap())
     }
 
+    /// Runs everything of it in this network namespace, which must outlive it.
+    #[must_use]
+    pub fn in_namespace(mut self, name: &str) -> Self {
+        self.inside = Some(name.to_owned());
+        self
+    }
+
     /// `tulle` for this mesh, to be given arguments.
     pub fn command(&self) -> Command {
-        self.furnished(Command::new(self.path().join("tulle")))
+        let program = self.path().join("tulle");
+        let Some(namespace) = &self.inside else {
+            return self.furnished(Command::new(program));
+        };
+        // The process id is that of `tulle`.
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{namespace}"))
+            .arg(program);
+        self.furnished(command)
     }
 
     /// The same for a test that interrupts it: SIGINT arrives, also where the test ignores it.
