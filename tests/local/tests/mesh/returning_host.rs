@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::fs;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, Host, eventually, free_port, is_root, pause, signal};
+use tests_local::{Client, Demo, Host, eventually, free_port, free_ports, is_root, pause, signal};
 
 const MOVED: &str = "10.77.0.3";
 
 /// A Workload that answers nothing.
-fn sleeper(name: &str, seconds: u32) -> String {
+fn sleeper(name: &str, seconds: u16) -> String {
     format!(
         "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata:\n  name: {name}\nspec:\n  command: [sleep, '{seconds}']\n"
     )
@@ -75,12 +75,15 @@ fn a_returning_host_neither_loses_nor_resurrects_objects() {
     if !is_root() {
         return;
     }
+    // Seconds to sleep by which this test knows its own processes among those of others.
+    let first = free_ports(4);
+    let [deleted, changed, kept, other] = [0, 1, 2, 3].map(|more| first + more);
     let hosts = TwoHosts::start_with(|own| {
         [
             own,
-            sleeper("deleted", 900),
-            sleeper("changed", 901),
-            sleeper("kept", 902),
+            sleeper("deleted", deleted),
+            sleeper("changed", changed),
+            sleeper("kept", kept),
         ]
         .join("---\n")
     });
@@ -97,8 +100,9 @@ fn a_returning_host_neither_loses_nor_resurrects_objects() {
         .centre
         .tulle(&["get", "workload", "changed", "-o", "yaml"])
         .out;
-    assert!(stored.contains("901"), "{stored}");
-    let changed = stored.replace("901", "911");
+    let [before, after] = [changed, other].map(|seconds| seconds.to_string());
+    assert!(stored.contains(&before), "{stored}");
+    let changed = stored.replace(&before, &after);
     hosts
         .centre
         .apply(&hosts.centre.write("changed.yaml", &changed));
@@ -127,14 +131,13 @@ fn a_returning_host_neither_loses_nor_resurrects_objects() {
     };
     eventually("the edge is as the centre says", as_the_centre_says);
     let runs = |seconds: &str| {
-        let line = fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        fs::read_dir("/proc").unwrap().flatten().any(|entry| {
             let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             command == [b"sleep\0", seconds.as_bytes(), b"\0"].concat()
-        });
-        line
+        })
     };
     eventually("what was changed runs as it is now", || {
-        runs("911") && !runs("901")
+        runs(&after) && !runs(&before)
     });
     hosts.await_answer(ROUND);
     let names = hosts.centre.tulle(&["get", "workloads"]).out;
@@ -157,7 +160,7 @@ fn a_returning_host_neither_loses_nor_resurrects_objects() {
     let mut joined = again.spawn().unwrap();
     hosts.await_answer(ROUND);
     eventually("the edge is as the centre says", as_the_centre_says);
-    assert!(runs("911") && !runs("901") && !runs("900"));
+    assert!(runs(&after) && !runs(&before) && !runs(&deleted.to_string()));
     assert_eq!(terminate(&mut joined), 0);
 }
 

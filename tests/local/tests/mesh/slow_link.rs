@@ -11,6 +11,8 @@ use tests_local::{eventually, is_root, note_wait, pause, signal};
 const IDLE_BYTES_A_SECOND: u64 = 25;
 /// A change of an endpoint that one sidecar of a host is interested in.
 const CHANGE_BYTES: u64 = 300;
+/// A packet without content.
+const ACKNOWLEDGEMENT: u64 = 52;
 
 #[test]
 fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
@@ -77,7 +79,11 @@ fn an_idle_host_and_a_change_elsewhere_cost_few_bytes() {
     );
     let changes = hosts.yard.crossed() - before;
     println!("two changes of an endpoint: {changes:?}");
-    assert!(changes.bytes <= 2 * CHANGE_BYTES, "{changes:?}");
+    // On a busy machine the kernel does not wait for an answer that it could acknowledge with.
+    assert!(
+        changes.bytes <= 2 * (CHANGE_BYTES + ACKNOWLEDGEMENT),
+        "{changes:?}"
+    );
     hosts.await_answer(ROUND);
     assert_eq!(terminate(&mut joined), 0);
 }
