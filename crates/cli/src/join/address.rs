@@ -5,15 +5,15 @@
 //! that addresses or routes have changed, and now and then.
 
 use crate::supervise::context::Context;
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// Addresses and routes of IPv4 and IPv6 (rtnetlink(7): RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, and those of IPv6).
@@ -67,26 +67,35 @@ fn own(controller: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// The kernel's news of addresses and routes.
-struct News(AsyncFd<OwnedFd>);
+/// The kernel's news of addresses and routes, heard by a thread that ends with the process.
+struct News(Arc<Notify>);
 
 impl News {
     fn listen() -> io::Result<Self> {
         // The first protocol of netlink is that of addresses and routes.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
-        Ok(Self(AsyncFd::with_interest(socket, Interest::READABLE)?))
+        let news = Arc::new(Notify::new());
+        let told = Arc::clone(&news);
+        std::thread::Builder::new()
+            .name("addresses".into())
+            .spawn(move || {
+                let mut buffer = [0_u8; 4096];
+                // The text of news does not matter, and neither does that some were lost.
+                while matches!(
+                    recv(&socket, &mut buffer[..], RecvFlags::empty()),
+                    Ok(_) | Err(Errno::NOBUFS | Errno::INTR)
+                ) {
+                    told.notify_one();
+                }
+            })?;
+        Ok(Self(news))
     }
 
-    /// Waits for news. Their text does not matter, and neither does that some were lost (ENOBUFS).
+    /// Waits for news.
     async fn wait(&self) {
-        let Ok(mut ready) = self.0.readable().await else {
-            return sleep(LOOK_OFTEN).await;
-        };
-        let mut buffer = [0_u8; 4096];
-        while recv(ready.get_inner(), &mut buffer[..], RecvFlags::empty()).is_ok() {}
-        ready.clear_ready();
+        self.0.notified().await;
     }
 }
 
