@@ -61,7 +61,7 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-arm64 test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-stress
 
 .DEFAULT_GOAL := help
 .PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-stress ci check-all times lint bench bench-paper \
