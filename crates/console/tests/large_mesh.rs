@@ -40,6 +40,13 @@ async fn a_controller_of_its_own_process() {
     let Ok(directory) = std::env::var(CONTROLLER) else {
         return;
     };
+    // As `tulle` does.
+    tokio::spawn(async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            tulle_net::memory::release_unused();
+        }
+    });
     let directory = PathBuf::from(directory);
     let running = Controller::start(ControllerConfig {
         state_dir: directory.join("state"),
