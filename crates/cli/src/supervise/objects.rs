@@ -131,7 +131,7 @@ impl Watcher {
             if self.tell.send(change).await.is_err() {
                 return Ok(());
             }
-            // What a joined host may certify depends on the Mesh and on its workloads.
+            // Certificates that a joined host may sign depend on the Mesh and on its workloads.
             self.line.ask();
         }
     }

@@ -84,7 +84,7 @@ fn json(node: &Node) -> serde_json::Value {
     match &node.value {
         Value::Null => Json::Null,
         Value::Bool(b) => Json::Bool(*b),
-        // What is larger than numbers of JSON keeps its digits.
+        // A number that JSON has no room for keeps its digits.
         Value::Integer(i) => {
             Number::from_i128(*i).map_or_else(|| Json::String(i.to_string()), Json::Number)
         }
