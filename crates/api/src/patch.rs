@@ -125,8 +125,9 @@ mod tests {
         assert!(packed < endpoint(3).len() / 2, "{packed} bytes");
         let (applied, _) = apply_patch(&old, &difference).unwrap();
         assert_eq!(applied, new);
+        let other = encoded(&body(&[1, 2, 4, 5, 7]), "{}");
         assert_eq!(
-            apply_patch(&new, &difference),
+            apply_patch(&other, &difference),
             None,
             "it is not for this one"
         );

@@ -116,7 +116,7 @@ mod tests {
             let path: Vec<_> = path.iter().map(|&s| s.to_owned()).collect();
             documents[0].place(&path).map(|place| place.to_string())
         };
-        assert_eq!(place(&["a", "2"]).unwrap(), "line 1, column 12");
+        assert_eq!(place(&["a", "2"]).unwrap(), "line 1, column 14");
         assert_eq!(place(&["b", "c", "e"]).unwrap(), "line 3, column 10");
         assert_eq!(place(&["b", "g"]), None);
         assert_eq!(place(&["a", "5"]), None);
