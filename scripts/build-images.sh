@@ -121,7 +121,7 @@ built() {
             exit 1
         fi
     done
-    fits "$own" "$directory/tulle" 20200000
+    fits "$own" "$directory/tulle" 21000000
     images "$own" "$directory" --libraries
 }
 
@@ -178,7 +178,7 @@ static() { # ARCH
         -Cllvm-args=-enable-machine-outliner=always
     # Beside `tulle-proxy`, where it looks for it.
     [[ $small == "$PROFILE" ]] || cp "$directory/$small/tulle" "$directory/$place/tulle"
-    fits "$arch" "$directory/$place/tulle" 15100000
+    fits "$arch" "$directory/$place/tulle" 15400000
     images "$arch" "$directory/$place" "${root[@]}"
 }
 
