@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
 use tulle_net::{memory, moderation, passing, socket, thread};
 
@@ -36,18 +36,6 @@ const TASKS_PER_TURN: u32 = 256;
 
 /// Longest that the end waits for collectors.
 const LAST_EXPORT: Duration = Duration::from_secs(2);
-
-/// From the start to the first release of memory: by then the first configuration is usually there.
-const FIRST_RELEASE: Duration = Duration::from_secs(1);
-
-/// Least time between two releases. Reports are at most so frequent that each is followed by one.
-const LEAST_BETWEEN_RELEASES: Duration = Duration::from_secs(4);
-
-/// Wait for a report; a proxy that makes none releases memory after it, too.
-const REPORT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Time from a report to its end on the wire.
-const REPORT_TIME: Duration = Duration::from_millis(100);
 
 /// Why the proxy could not start.
 #[derive(Debug)]
@@ -204,8 +192,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         passed::start(from, gateway, workers.clone()).map_err(StartError::System)?;
     }
     tracing::info!(identity = %bootstrap.identity, workers = count, "started");
-    let reported = Arc::new(Notify::new());
-    tokio::spawn(release_memory(Arc::clone(&reported)));
+    tokio::spawn(release_memory());
 
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
     let exports = export::Sources {
@@ -223,8 +210,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     match bootstrap.control.clone() {
         Some(control) => {
             let (wants, wanted) = watch::channel(None);
-            let reporting = Reporting::new(admin, &bootstrap, wanted).notifying(reported);
-            tokio::spawn(reporting.run());
+            tokio::spawn(Reporting::new(admin, &bootstrap, wanted).run());
             let new = ControlClient::new(&bootstrap, control, publisher)
                 .with_reports(wants)
                 .with_nudges(nudges);
@@ -344,18 +330,13 @@ fn metrics_page(admin: Admin) -> export::Page {
 /// Releases memory periodically. Start-up, a new certificate and a configuration push run code that
 /// is then unused for long, and bursts free memory. Mapping used pages again takes a fraction of a
 /// millisecond.
-///
-/// A report runs more code than all else that an idle proxy does, so memory is released after one: the pages that
-/// only a report needs are resident for a moment, and not until the middle of the next period.
-async fn release_memory(reported: Arc<Notify>) {
-    sleep(FIRST_RELEASE).await;
+async fn release_memory() {
+    let mut turns = tokio::time::interval(Duration::from_secs(5));
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        turns.tick().await;
         memory::release_code_pages();
         memory::release_free();
-        sleep(LEAST_BETWEEN_RELEASES).await;
-        if timeout(REPORT_PATIENCE, reported.notified()).await.is_ok() {
-            sleep(REPORT_TIME).await;
-        }
     }
 }
 

@@ -20,10 +20,9 @@ use crate::worker::Command;
 use counts::Counts;
 use process::ProcessUsage;
 use questions::Questions;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use taps::Taps;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -61,7 +60,6 @@ pub struct Reporting {
     sent: Instant,
     beat: Duration,
     questions: Questions,
-    turned: Arc<Notify>,
 }
 
 impl Reporting {
@@ -72,7 +70,6 @@ impl Reporting {
         wanted: watch::Receiver<Option<WantedReports>>,
     ) -> Self {
         Self {
-            turned: Arc::default(),
             questions: Questions::new(admin.clone()),
             admin,
             wanted,
@@ -83,12 +80,6 @@ impl Reporting {
             sent: Instant::now(),
             beat: beat(bootstrap),
         }
-    }
-
-    /// Notifies `turned` after each look at all numbers, whether there was anything to tell or not.
-    #[must_use]
-    pub fn notifying(self, turned: Arc<Notify>) -> Self {
-        Self { turned, ..self }
     }
 
     /// Runs until the client of the controller ends.
@@ -145,10 +136,7 @@ impl Reporting {
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = turns.tick() => {
-                    self.turn(&sender).await;
-                    self.turned.notify_one();
-                }
+                _ = turns.tick() => self.turn(&sender).await,
                 message = asked.message() => match message {
                     Ok(Some(message)) => {
                         if let Some(question) = message.question {
