@@ -2,6 +2,7 @@
 //! resources. Beside it are the protocols of others: services that decide about requests, health of
 //! applications, collectors of telemetry. No I/O and no decisions.
 
+pub mod away;
 mod body;
 pub mod codec;
 mod packing;

@@ -2,6 +2,7 @@
 
 use crate::args::Format;
 use crate::failure::{OrFail, Result};
+use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use tulle_model::to_yaml;
@@ -303,23 +304,10 @@ pub(crate) fn bytes(count: u64) -> String {
 
 /// A moment in UTC, from Unix seconds.
 pub(crate) fn clock(seconds: i64) -> String {
-    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days to a date of the Gregorian calendar, in years that begin in March (Hinnant, "chrono-Compatible Low-Level
-    // Date Algorithms").
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day = day_of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (hours, minutes) = (rest / 3600, rest / 60 % 60);
-    format!(
-        "{year:04}-{month:02}-{day:02} {hours:02}:{minutes:02}:{:02}",
-        rest % 60
-    )
+    let seconds = seconds.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
+    let moment = Timestamp::from_second(seconds).unwrap_or_default();
+    // RFC 3339, without what only programs need.
+    moment.to_string().trim_end_matches('Z').replace('T', " ")
 }
 
 /// A duration until a point in time, coarse: `23h`, `4m`, `12s`.

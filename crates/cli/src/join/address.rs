@@ -1,7 +1,7 @@
 //! This host's address on the way to the controller, which may become another while it is up: a lease ends, a modem dials
 //! anew, somebody plugs the cable in elsewhere.
 //!
-//! Nobody says so on a connection that has lost its address, it is just silent. So the kernel is asked, whenever it says
+//! A connection that has lost its address is just silent. So the kernel is asked, whenever it says
 //! that addresses or routes have changed, and now and then.
 
 use crate::supervise::context::Context;

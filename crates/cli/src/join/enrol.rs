@@ -193,11 +193,6 @@ impl Node {
         self.objects.clone()
     }
 
-    /// Asks the controller soon whether this host needs another authority: its workloads have changed.
-    pub(crate) fn look_again(&self) {
-        self.controller.line.ask();
-    }
-
     /// Renews when the certificate is due, or when other roots or terms demand it, until that can
     /// succeed no more; then says why.
     pub(crate) async fn renew(self: Rc<Self>) -> Failure {

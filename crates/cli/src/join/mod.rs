@@ -172,7 +172,6 @@ fn run(
         brought.keep(&objects);
         tokio::task::spawn_local(brought::name_deleted(client.clone(), known));
         begun.set(true);
-        node.look_again();
         let patience = Duration::from_secs(120);
         let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
         let out = Rc::new(Cell::new(None));

@@ -2,7 +2,7 @@
 
 use crate::output::clock;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use tulle_api::away::{Hour, Sums};
 use tulle_api::v1;
 
 /// Pairs that a line names.
@@ -20,7 +20,7 @@ pub(crate) struct Away {
     /// All pairs together.
     #[serde(flatten)]
     pub(crate) sums: Sums,
-    /// Those with the most refusals, failures and requests.
+    /// Pairs with the most refusals, failures and requests.
     pub(crate) edges: Vec<AwayEdge>,
     /// Pairs that are in the sums alone, at least.
     pub(crate) more_edges: u32,
@@ -28,19 +28,6 @@ pub(crate) struct Away {
     pub(crate) hours: Vec<Hour>,
     /// The host is still telling.
     pub(crate) partly: bool,
-}
-
-/// Sums.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Sums {
-    /// Requests, and connections of TCP.
-    pub(crate) requests: u64,
-    /// Those that failed and were not refused.
-    pub(crate) failed: u64,
-    /// Those that policy refused.
-    pub(crate) denied: u64,
-    /// How often each reason was given.
-    pub(crate) reasons: BTreeMap<String, u64>,
 }
 
 /// A caller and a service.
@@ -52,16 +39,6 @@ pub(crate) struct AwayEdge {
     pub(crate) destination_service: String,
     #[serde(flatten)]
     pub(crate) sums: Sums,
-}
-
-/// An hour.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Hour {
-    /// Unix seconds.
-    pub(crate) begin: i64,
-    pub(crate) requests: u64,
-    pub(crate) failed: u64,
-    pub(crate) denied: u64,
 }
 
 impl Away {
@@ -84,15 +61,9 @@ impl Away {
             destination_service: name(edge.service),
             sums: sums(edge.sums),
         });
-        let hours = told.hours.into_iter().map(|hour| Hour {
-            begin: hour.begin_unix_seconds,
-            requests: hour.requests,
-            failed: hour.failed,
-            denied: hour.denied,
-        });
         Self {
             edges: edges.collect(),
-            hours: hours.collect(),
+            hours: told.hours.into_iter().map(Hour::from).collect(),
             sums: sums(told.sums),
             host: told.host,
             from: told.from_unix_seconds,

@@ -203,7 +203,7 @@ impl CertificateService {
             (Some(_), csr @ [_, ..]) => Some(
                 ca::VerifiedCsr::parse(csr).map_err(|e| Status::invalid_argument(e.to_string()))?,
             ),
-            // Nobody but a host gets one.
+            // An authority is for hosts alone.
             _ => None,
         };
         let state = self.state.clone();

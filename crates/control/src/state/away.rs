@@ -7,13 +7,13 @@ use super::{Actor, MeshState, Refused};
 use crate::store::{Space, Write};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tulle_api::away::{Hour, MAX_REASONS, Names, Sums};
 use tulle_api::v1;
 
 /// Times away that are kept of a host, the newest.
 const MAX_PERIODS: usize = 16;
 /// Pairs of a time that are told apart.
 const MAX_EDGES: usize = 500;
-const MAX_REASONS: usize = 16;
 const MAX_HOURS: usize = 168;
 /// Limits of a piece.
 const MAX_PIECE_EDGES: usize = 200;
@@ -22,27 +22,11 @@ const MAX_NAME: usize = 300;
 const SHOWN: usize = 20;
 const SHOWN_PERIODS: usize = 64;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Sums {
-    requests: u64,
-    failed: u64,
-    denied: u64,
-    reasons: BTreeMap<String, u64>,
-}
-
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Edge {
     source: String,
     service: String,
     sums: Sums,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Hour {
-    begin: i64,
-    requests: u64,
-    failed: u64,
-    denied: u64,
 }
 
 /// A time away of a host, as it is stored.
@@ -61,28 +45,14 @@ struct Period {
     left_out: u32,
 }
 
-impl Sums {
-    fn add(&mut self, other: &Self) {
-        self.requests = self.requests.saturating_add(other.requests);
-        self.failed = self.failed.saturating_add(other.failed);
-        self.denied = self.denied.saturating_add(other.denied);
-        for (code, count) in &other.reasons {
-            if self.reasons.len() < MAX_REASONS || self.reasons.contains_key(code) {
-                let sum = self.reasons.entry(code.clone()).or_default();
-                *sum = sum.saturating_add(*count);
-            }
-        }
-    }
-}
-
 fn invalid(what: &str) -> Refused {
     Refused::Invalid(format!("what the host counted while it was away: {what}"))
 }
 
-/// The names of a piece.
-struct Names(Vec<String>);
+/// The names of a piece, as a host gives them.
+struct GivenNames(Vec<String>);
 
-impl Names {
+impl GivenNames {
     fn get(&self, number: u32) -> Result<String, Refused> {
         let name = self.0.get(number as usize);
         let name = name.ok_or_else(|| invalid("a number has no name"))?;
@@ -111,7 +81,7 @@ impl Period {
         if piece.edges.len() > MAX_PIECE_EDGES || piece.hours.len() > MAX_HOURS {
             return Err(invalid("a piece has too much"));
         }
-        let names = Names(piece.names);
+        let names = GivenNames(piece.names);
         for edge in piece.edges {
             let sums = names.sums(edge.sums.unwrap_or_default())?;
             self.sums.add(&sums);
@@ -129,13 +99,7 @@ impl Period {
             self.sums.add(&names.sums(rest)?);
             self.left_out = self.left_out.saturating_add(1);
         }
-        let hours = piece.hours.iter().map(|hour| Hour {
-            begin: hour.begin_unix_seconds,
-            requests: hour.requests,
-            failed: hour.failed,
-            denied: hour.denied,
-        });
-        self.hours.extend(hours);
+        self.hours.extend(piece.hours.into_iter().map(Hour::from));
         self.next += 1;
         Ok(())
     }
@@ -148,55 +112,26 @@ impl Period {
             .unwrap_or(u32::MAX)
             .saturating_add(self.left_out);
         self.edges.truncate(SHOWN);
-        let mut names = Vec::new();
+        let mut names = Names::default();
         let edges = self.edges.iter().map(|edge| v1::AwayEdge {
-            source: number(&mut names, &edge.source),
-            service: number(&mut names, &edge.service),
-            sums: Some(message(&edge.sums, &mut names)),
+            source: names.number(&edge.source),
+            service: names.number(&edge.service),
+            sums: Some(edge.sums.message(&mut names)),
         });
         let edges = edges.collect();
-        let sums = Some(message(&self.sums, &mut names));
-        let hours = self.hours.iter().map(|hour| v1::AwayHour {
-            begin_unix_seconds: hour.begin,
-            requests: hour.requests,
-            failed: hour.failed,
-            denied: hour.denied,
-        });
+        let sums = Some(self.sums.message(&mut names));
         v1::AwayPeriod {
             host,
             from_unix_seconds: self.from,
             until_unix_seconds: self.until,
-            hours: hours.collect(),
+            hours: self.hours.iter().map(Into::into).collect(),
             edges,
             sums,
-            names,
+            names: names.into_list(),
             more_edges: more,
             partly: self.next < self.pieces,
         }
     }
-}
-
-fn message(sums: &Sums, names: &mut Vec<String>) -> v1::AwaySums {
-    let reasons = sums.reasons.iter();
-    let reasons = reasons.map(|(code, count)| v1::AwayReason {
-        code: number(names, code),
-        count: *count,
-    });
-    v1::AwaySums {
-        requests: sums.requests,
-        failed: sums.failed,
-        denied: sums.denied,
-        reasons: reasons.collect(),
-    }
-}
-
-fn number(names: &mut Vec<String>, name: &str) -> u32 {
-    let known = names.iter().position(|known| known == name);
-    let number = known.unwrap_or_else(|| {
-        names.push(name.to_owned());
-        names.len() - 1
-    });
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Key of a host's times: a name of a host has no slash.

@@ -52,6 +52,9 @@ struct Issued {
 
 pub(super) type All = BTreeMap<String, Given>;
 
+/// Workloads, and the host that each belongs to.
+type Owners = Vec<(String, Vec<u8>)>;
+
 /// Reads what is stored. An unreadable entry stops the controller: what it refuses must not be accepted
 /// again unseen.
 pub(super) fn all(store: &dyn Store) -> Result<All, StoreError> {
@@ -80,6 +83,17 @@ fn put(host: &str, given: &Given) -> Result<Write, String> {
     })
 }
 
+/// The identities of the workloads that belong to a host.
+fn owned(inputs: &Inputs, owners: &Owners, host: &str) -> BTreeSet<SpiffeId> {
+    let own = owners.iter().filter(|(_, owner)| owner == host.as_bytes());
+    let ids = own.filter_map(|(workload, _)| {
+        let spec = inputs.workloads.get(workload)?;
+        let name = identity_name_of(workload, spec);
+        inputs.trust_domain.service(name).ok()
+    });
+    ids.collect()
+}
+
 impl MeshState {
     /// How long an authority of this host is to be valid, if it is to have one at all.
     fn authority_lifetime(&self, inputs: &Inputs, host: &str) -> Option<Duration> {
@@ -98,17 +112,10 @@ impl MeshState {
         inputs: &Inputs,
         host: &str,
     ) -> Result<BTreeSet<SpiffeId>, StoreError> {
-        if self.authority_lifetime(inputs, host).is_none() {
-            return Ok(BTreeSet::new());
+        match self.authority_lifetime(inputs, host) {
+            None => Ok(BTreeSet::new()),
+            Some(_) => Ok(owned(inputs, &self.store.values(Space::Owners)?, host)),
         }
-        let owners = self.store.values(Space::Owners)?.into_iter();
-        let own = owners.filter(|(_, owner)| owner == host.as_bytes());
-        let ids = own.filter_map(|(workload, _)| {
-            let spec = inputs.workloads.get(&workload)?;
-            let name = identity_name_of(&workload, spec);
-            inputs.trust_domain.service(name).ok()
-        });
-        Ok(ids.collect())
     }
 
     /// The terms of a host's own certificate. With an authority it is valid as long as that, so that the
@@ -266,6 +273,11 @@ impl MeshState {
         let authorities = self.authorities.lock();
         let mut authorities = authorities.unwrap_or_else(PoisonError::into_inner);
         let mut writes = Vec::new();
+        // When the store cannot say whose a workload is, nothing is known to be a host's.
+        let owners = match authorities.is_empty() {
+            true => Owners::new(),
+            false => self.store.values(Space::Owners).unwrap_or_default(),
+        };
         authorities.retain(|host, given| {
             if given.not_after + CLOCKS <= unix(now) {
                 writes.push(Write::DeleteValue {
@@ -277,8 +289,10 @@ impl MeshState {
             if given.least > given.generation {
                 return true;
             }
-            // When the store cannot say whose a workload is, nothing is known to be the host's.
-            let own = self.own_identities(inputs, host).unwrap_or_default();
+            let own = match self.authority_lifetime(inputs, host) {
+                None => BTreeSet::new(),
+                Some(_) => owned(inputs, &owners, host),
+            };
             if !given.identities.is_subset(&own) {
                 given.least = given.generation + 1;
                 given.identities.clear();

@@ -1,8 +1,9 @@
 //! Computes what proxies of this host counted between two looks at them. Pure.
 
-use super::ledger::{Pair, Sums};
+use super::ledger::{Pair, cut};
 use crate::metrics::{edges, is_denied};
 use std::collections::{BTreeMap, HashMap};
+use tulle_api::away::Sums;
 use tulle_model::samples::MetricSample;
 
 const REQUESTS: &str = "istio_requests_total";
@@ -95,7 +96,7 @@ fn sum(counted: &[MetricSample]) -> BTreeMap<Pair, Sums> {
         );
         let count = sample.value as u64;
         let sum = sums.entry(pair).or_default();
-        *sum.reasons.entry(reason.to_owned()).or_default() += count;
+        *sum.reasons.entry(cut(reason)).or_default() += count;
         if !by_called && known(sample.label("destination_principal")).is_empty() {
             // It is in no edge, since it reached nobody.
             sum.requests += count;

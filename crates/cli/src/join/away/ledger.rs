@@ -8,46 +8,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use tulle_api::away::{Hour, Names, Sums};
 use tulle_api::v1;
 
 /// Pairs that are told apart. With the longest names and most reasons they are 5 MiB.
 const MAX_EDGES: usize = 4096;
 /// Hours that are told apart: seven days. Those before are one.
 const MAX_HOURS: usize = 168;
-const MAX_REASONS: usize = 16;
 const MAX_NAME: usize = 253;
 /// Edges of a message. It has at most 20 KiB, so what is urgent waits two seconds on a line of 64 kbit/s at most.
 const EDGES_OF_PIECE: usize = 50;
 const HOUR: i64 = 3600;
-
-/// Sums.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sums {
-    pub(super) requests: u64,
-    pub(super) failed: u64,
-    pub(super) denied: u64,
-    /// Refusals and failures by their reason code.
-    #[serde(default)]
-    pub(super) reasons: BTreeMap<String, u64>,
-}
-
-impl Sums {
-    fn add(&mut self, other: &Self) {
-        self.requests = self.requests.saturating_add(other.requests);
-        self.failed = self.failed.saturating_add(other.failed);
-        self.denied = self.denied.saturating_add(other.denied);
-        for (code, count) in &other.reasons {
-            if self.reasons.len() < MAX_REASONS || self.reasons.contains_key(code) {
-                let sum = self.reasons.entry(cut(code)).or_default();
-                *sum = sum.saturating_add(*count);
-            }
-        }
-    }
-
-    fn is_nothing(&self) -> bool {
-        self.requests == 0 && self.failed == 0 && self.denied == 0
-    }
-}
 
 /// Caller and called service, by name.
 pub(super) type Pair = (String, String);
@@ -57,14 +28,6 @@ struct Edge {
     source: String,
     service: String,
     sums: Sums,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Hour {
-    begin: i64,
-    requests: u64,
-    failed: u64,
-    denied: u64,
 }
 
 /// The sums of one time away.
@@ -94,7 +57,8 @@ struct File {
     rest: Sums,
 }
 
-fn cut(text: &str) -> String {
+/// A name, or as much of it as there is room for.
+pub(super) fn cut(text: &str) -> String {
     text.get(..text.floor_char_boundary(MAX_NAME))
         .unwrap_or_default()
         .to_owned()
@@ -223,7 +187,7 @@ impl Ledger {
             let edges = chunk.iter().map(|((source, service), sums)| v1::AwayEdge {
                 source: names.number(source),
                 service: names.number(service),
-                sums: Some(message(sums, &mut names)),
+                sums: Some(sums.message(&mut names)),
             });
             let edges = edges.collect();
             let mut piece = v1::AwayPiece {
@@ -236,51 +200,13 @@ impl Ledger {
                 ..Default::default()
             };
             if number == 0 {
-                piece.rest = (!self.rest.is_nothing()).then(|| message(&self.rest, &mut names));
-                piece.hours = self.hours.iter().map(hour).collect();
+                piece.rest = (!self.rest.is_nothing()).then(|| self.rest.message(&mut names));
+                piece.hours = self.hours.iter().map(Into::into).collect();
             }
-            piece.names = names.0;
+            piece.names = names.into_list();
             pieces.push(piece);
         }
         pieces
-    }
-}
-
-fn hour(hour: &Hour) -> v1::AwayHour {
-    v1::AwayHour {
-        begin_unix_seconds: hour.begin,
-        requests: hour.requests,
-        failed: hour.failed,
-        denied: hour.denied,
-    }
-}
-
-fn message(sums: &Sums, names: &mut Names) -> v1::AwaySums {
-    let reasons = sums.reasons.iter();
-    let reasons = reasons.map(|(code, count)| v1::AwayReason {
-        code: names.number(code),
-        count: *count,
-    });
-    v1::AwaySums {
-        requests: sums.requests,
-        failed: sums.failed,
-        denied: sums.denied,
-        reasons: reasons.collect(),
-    }
-}
-
-/// The names of a message.
-#[derive(Default)]
-struct Names(Vec<String>);
-
-impl Names {
-    fn number(&mut self, name: &str) -> u32 {
-        let known = self.0.iter().position(|known| known == name);
-        let number = known.unwrap_or_else(|| {
-            self.0.push(name.to_owned());
-            self.0.len() - 1
-        });
-        u32::try_from(number).unwrap_or(u32::MAX)
     }
 }
 

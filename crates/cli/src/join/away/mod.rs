@@ -12,12 +12,13 @@ use crate::proxies::SHORT_METRICS;
 use crate::supervise::context::Context;
 use crate::supervise::state::RunState;
 use counters::Counters;
-use ledger::{Ledger, Pair, Sums};
+use ledger::{Ledger, Pair};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{sleep, timeout};
+use tulle_api::away::Sums;
 use tulle_model::samples::{self, MetricSample};
 
 /// Between two looks while the controller is there.
