@@ -38,7 +38,7 @@ IN_IMAGES := cargo build --workspace --locked --bin tulle --bin tulle-proxy --bi
 LTO ?= off
 QUICKLY := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=4
 TOOLS := $(if $(filter off,$(LTO)),$(QUICKLY),CARGO_PROFILE_RELEASE_LTO=$(LTO)) \
-	cargo build --release --locked --package tulle-cli --package tulle-bench --package tulle-cni --package bookinfo
+	cargo build --release --locked --package tulle-cli --package tulle-bench --package tulle-cni --package tulle-envoy --package bookinfo
 # For a first look: half the time of `make build`, because all three share their libraries.
 FIRST := $(QUICKLY) cargo build --release --locked --package tulle-proxy --package tulle-cli --package bookinfo
 # Images are for this machine's architecture; ARCH="amd64 arm64" is a release. Others than this machine's, or several,
@@ -87,7 +87,7 @@ observability: ## Prometheus for the mesh that is up here, and Grafana if it is 
 	@$(PACKAGES) prometheus python3
 	@demo/observability/run.sh
 
-build: ## tulle, tulle-proxy, tulle-cni, tulle-bench and bookinfo in target/release
+build: ## tulle, tulle-proxy, tulle-cni, tulle-envoy, tulle-bench and bookinfo in target/release
 	@$(PACKAGES) $(BUILD_PACKAGES)
 	@$(RUST)
 	@[ -e $(BUILT) ] || echo "Building tulle-proxy, tulle and bookinfo. The first time that usually takes 10 minutes on two" \

@@ -14,6 +14,7 @@
 #   PROFILE=dev scripts/build-images.sh                      to try the script: of a debug build
 #   IMAGES=DIRECTORY scripts/build-images.sh                 another place than build/images
 #   PLUGINS=no scripts/build-images.sh                       a proxy without the engine of plugins, tagged -without-plugins
+#   AGENT=1 scripts/build-images.sh                          tulle-envoy beside static ones, too, which is in no image (a release's)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +26,7 @@ aarch64) own=arm64 ;;
     exit 1
     ;;
 esac
-: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}"
+: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}" "${AGENT:=}"
 read -ra architectures <<<"$ARCH"
 for arch in "${architectures[@]}"; do
     if [[ $arch != amd64 && $arch != arm64 ]]; then
@@ -176,9 +177,13 @@ static() { # ARCH
     [[ $PROFILE == release ]] || small=$PROFILE
     cargo rustc --profile "$small" --locked --target "$target" --package tulle-cli --bin tulle -- \
         -Cllvm-args=-enable-machine-outliner=always
+    [[ ! $AGENT ]] || cargo build --profile "$small" --locked --target "$target" --package tulle-envoy
     # Beside `tulle-proxy`, where it looks for it.
-    [[ $small == "$PROFILE" ]] || cp "$directory/$small/tulle" "$directory/$place/tulle"
-    fits "$arch" "$directory/$place/tulle" 15400000
+    if [[ $small != "$PROFILE" ]]; then
+        cp "$directory/$small/tulle" "$directory/$place/tulle"
+        [[ ! $AGENT ]] || cp "$directory/$small/tulle-envoy" "$directory/$place/tulle-envoy"
+    fi
+    fits "$arch" "$directory/$place/tulle" 14500000
     images "$arch" "$directory/$place" "${root[@]}"
 }
 

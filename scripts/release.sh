@@ -94,7 +94,7 @@ programs() { # ARCH
 
 build() {
     local image
-    ARCH=$ARCH STATIC=1 PROFILE=$PROFILE REGISTRY=$REGISTRY IMAGES=$work/images PLUGINS=yes scripts/build-images.sh
+    ARCH=$ARCH STATIC=1 PROFILE=$PROFILE REGISTRY=$REGISTRY IMAGES=$work/images PLUGINS=yes AGENT=1 scripts/build-images.sh
     for image in "$work"/images/*.tar; do
         mv "$image" "$work/out/tulle-$version-image-$(basename "$image")"
     done
@@ -105,7 +105,7 @@ build() {
 contents() { # ARCH
     local arch=$1 place=$work/contents/$1 program
     mkdir -p "$place"/{bin,doc}
-    for program in tulle tulle-proxy; do
+    for program in tulle tulle-proxy tulle-envoy; do
         [[ -f $(programs "$arch")/$program ]] || fail "there is no $(programs "$arch")/$program"
         install -m 755 "$(programs "$arch")/$program" "$place/bin/$program"
     done
@@ -166,7 +166,7 @@ deb() { # ARCH
         printf 'Description: light service mesh\n'
         printf ' Mutual TLS with a verified identity on every hop, policy, metrics and\n'
         printf ' routing, on one host without Kubernetes, and on Kubernetes. This package\n'
-        printf ' has the command tulle and the sidecar tulle-proxy. Nothing is started:\n'
+        printf ' has the command tulle, the sidecar tulle-proxy, and an agent for Envoy as a sidecar. Nothing is started:\n'
         printf ' "tulle service install" does that.\n'
     } >"$root/DEBIAN/control"
     install -m 755 scripts/release/deb/postinst scripts/release/deb/postrm "$root/DEBIAN"

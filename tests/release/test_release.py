@@ -77,7 +77,7 @@ class Release(unittest.TestCase):
             programs, pages = place / "programs" / ARCH, place / "pages"
             for directory in (programs, pages / "man1", pages / "completions"):
                 directory.mkdir(parents=True)
-            for program in ("tulle", "tulle-proxy"):
+            for program in ("tulle", "tulle-proxy", "tulle-envoy"):
                 (programs / program).write_text(f"#!/bin/sh\necho {program} of the release\n")
                 (programs / program).chmod(0o755)
             for page in ("tulle", "tulle-up", "tulle-proxy"):
@@ -196,7 +196,7 @@ class Release(unittest.TestCase):
                 return done.stdout
 
             listed = set(ask("--list").split())
-            for name in ("/usr/bin/tulle", "/usr/bin/tulle-proxy", "/usr/share/man/man1/tulle-up.1.gz",
+            for name in ("/usr/bin/tulle", "/usr/bin/tulle-proxy", "/usr/bin/tulle-envoy", "/usr/share/man/man1/tulle-up.1.gz",
                          "/usr/share/bash-completion/completions/tulle", "/usr/share/zsh/site-functions/_tulle",
                          "/usr/share/fish/vendor_completions.d/tulle.fish", "/usr/share/doc/tulle/LICENSE",
                          "/usr/share/doc/tulle/LIBRARIES.txt.gz", "/etc/tulle"):
@@ -241,7 +241,7 @@ class Bill(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
-            for program in ("tulle", "tulle-proxy"):
+            for program in ("tulle", "tulle-proxy", "tulle-envoy"):
                 (place / program).write_text(program)
             done = run(sys.executable, "-B", ROOT / "scripts/release", "libraries", "--version", "9.9", "--target", TARGET,
                        "--programs", place, "--sbom", place / "bill", "--licences", place / "licences",
@@ -255,7 +255,7 @@ class Bill(unittest.TestCase):
         locked = {(p["name"], p["version"]): p
                   for p in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
         wanted = {}
-        for package in ("tulle-cli", "tulle-proxy"):
+        for package in ("tulle-cli", "tulle-proxy", "tulle-envoy"):
             for edges in ("normal", "normal,build"):
                 done = run("cargo", "tree", "--locked", "--target", TARGET, "--package", package, "--edges", edges,
                            "--prefix", "none", cwd=ROOT)
@@ -279,7 +279,7 @@ class Bill(unittest.TestCase):
             return next(c for c in self.components.values() if c["name"] == name)
 
         self.assertEqual(of("rustls")["scope"], "required")
-        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["tulle", "tulle-proxy"])
+        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["tulle", "tulle-proxy", "tulle-envoy"])
         # The engine of plugins is in the proxy alone; derive macros are in nothing.
         self.assertEqual([p["value"] for p in of("rquickjs-core")["properties"]], ["tulle-proxy"])
         self.assertEqual(of("serde_derive")["scope"], "excluded")

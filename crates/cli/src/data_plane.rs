@@ -27,7 +27,7 @@ impl DataPlane {
 /// The programs that replace `tulle-proxy` where sidecars are Envoy.
 #[derive(Debug, Clone)]
 pub(crate) struct EnvoyPrograms {
-    /// This program.
+    /// `tulle-envoy`.
     pub(crate) agent: PathBuf,
     /// Envoy.
     pub(crate) envoy: PathBuf,
@@ -35,21 +35,32 @@ pub(crate) struct EnvoyPrograms {
 
 /// Where `TULLE_PROXY` says, else beside this program, else on the PATH.
 pub(crate) fn find_proxy() -> Result<PathBuf> {
+    find("tulle-proxy", "TULLE_PROXY")
+}
+
+/// Where `TULLE_ENVOY_AGENT` says, else beside this program, else on the PATH.
+pub(crate) fn find_agent() -> Result<PathBuf> {
+    find("tulle-envoy", "TULLE_ENVOY_AGENT")
+}
+
+fn find(program: &str, variable: &str) -> Result<PathBuf> {
     let beside = std::env::current_exe()
         .ok()
-        .and_then(|exe| Some(exe.parent()?.join("tulle-proxy")));
+        .and_then(|exe| Some(exe.parent()?.join(program)));
     let on_path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&on_path).map(|d| d.join("tulle-proxy"));
-    let named = std::env::var_os("TULLE_PROXY").map(PathBuf::from);
+    let on_path = std::env::split_paths(&on_path).map(|d| d.join(program));
+    let named = std::env::var_os(variable).map(PathBuf::from);
     let found = named
         .into_iter()
         .chain(beside)
         .chain(on_path)
         .find(|p| p.is_file())
         .ok_or_else(|| {
-            Failure::new("cannot find the program tulle-proxy")
-                .because("it is neither beside tulle, nor on the PATH, nor named by TULLE_PROXY")
-                .fix("`make build` builds both; keep them in one directory")
+            Failure::new(format!("cannot find the program {program}"))
+                .because(format!(
+                    "it is neither beside tulle, nor on the PATH, nor named by {variable}"
+                ))
+                .fix("`make build` builds all programs; keep them in one directory")
         })?;
     found
         .canonicalize()

@@ -78,7 +78,7 @@ pub(crate) fn known(directory: &Path) -> Vec<String> {
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
         .filter_map(|n| n.strip_suffix(".log").map(str::to_owned))
         .collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

@@ -54,7 +54,7 @@ mod why;
 
 use args::{Cli, Command, Internal, Shell};
 use clap::{CommandFactory, Parser};
-use failure::{Exit, Failure, OrFail, Result};
+use failure::{Exit, OrFail, Result};
 use paths::Paths;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -154,12 +154,6 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             run_to_end(kube::uninstall::remove_cni(once_updated.as_deref()))?;
         }
         Internal::AfterHelm { namespace } => run_to_end(kube::uninstall::after_helm(namespace))?,
-        Internal::EnvoyAgent { config, envoy } => {
-            supervise::keep_memory_private()?;
-            tulle_proxy::telemetry::logging::start().map_err(Failure::input)?;
-            tulle_envoy::agent::run(config, envoy)
-                .or_fail(|| "the Envoy sidecar does not run".to_owned())?;
-        }
     }
     Ok(ExitCode::SUCCESS)
 }

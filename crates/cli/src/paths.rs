@@ -189,7 +189,7 @@ impl Paths {
                 missing.push(directory.to_owned());
             }
         }
-        missing.sort_by_key(|d| std::cmp::Reverse(d.components().count()));
+        missing.sort_unstable_by_key(|d| std::cmp::Reverse(d.components().count()));
         missing
     }
 

@@ -298,7 +298,7 @@ fn now(endpoints: &[Value], answer: &Answer) -> Vec<String> {
             }
         }
     }
-    found.sort();
+    found.sort_unstable();
     found.dedup();
     found
 }

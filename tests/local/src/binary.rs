@@ -28,7 +28,7 @@ const PROXY: Program = Program {
         "crates/transport",
     ],
 };
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 5] = [
     PROXY,
     Program {
         name: "tulle",
@@ -39,11 +39,23 @@ const PROGRAMS: [Program; 4] = [
             "crates/cli",
             "crates/console",
             "crates/control",
-            "crates/envoy",
             "crates/model",
             "crates/net",
             "crates/proxy",
             "crates/redirect",
+            "crates/tls",
+        ],
+    },
+    Program {
+        name: "tulle-envoy",
+        package: "tulle-envoy",
+        sources: &[
+            "api",
+            "crates/api",
+            "crates/envoy",
+            "crates/model",
+            "crates/net",
+            "crates/proxy",
             "crates/tls",
         ],
     },

@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 
 /// A rating that exists from the start.
 pub const RATING: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
-const PROGRAMS: [&str; 3] = ["tulle", "tulle-proxy", "bookinfo"];
+const PROGRAMS: [&str; 4] = ["tulle", "tulle-proxy", "tulle-envoy", "bookinfo"];
 /// The user sidecars run as; its connections are not redirected.
 /// Somebody without privileges.
 const PLAIN_USER: u32 = 1234;

@@ -256,15 +256,6 @@ pub(crate) enum Internal {
     Redirect(RedirectArgs),
     /// Connects standard input and output to the controller's socket, in the controller's pod
     ControlStream,
-    /// Runs an Envoy in the place of a sidecar
-    EnvoyAgent {
-        /// The sidecar's file
-        #[arg(long)]
-        config: PathBuf,
-        /// Envoy
-        #[arg(long)]
-        envoy: PathBuf,
-    },
     /// Clears up after a mesh whose supervisor and janitor are gone, as an init system's last step
     ClearUp {
         #[command(flatten)]

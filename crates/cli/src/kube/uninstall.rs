@@ -277,7 +277,7 @@ async fn of_kind(cluster: &Cluster, kind: &str) -> Result<Vec<String>> {
     if kind == "/api/v1/configmaps" {
         let mut all = paths(kind, &cluster.list(&format!("{kind}{OURS}")).await?);
         all.extend(bundles(cluster).await?);
-        all.sort();
+        all.sort_unstable();
         all.dedup();
         return Ok(all);
     }

@@ -62,7 +62,7 @@ pub(crate) async fn why(cluster: &Cluster, args: &Why) -> Result<ExitCode> {
         not_ready.extend(self::not_ready(&[], &called));
         to_errors.push((service.clone(), ask(cluster, &called, "/errors").await));
     }
-    not_ready.sort();
+    not_ready.sort_unstable();
     not_ready.dedup();
     let told = Told {
         from_errors: ask(cluster, &callers, "/errors").await,
@@ -146,7 +146,7 @@ fn not_ready(callers: &[Meshed], called: &[Meshed]) -> Vec<String> {
         .filter(|pod| !pod.ready)
         .map(|pod| format!("pod {}: not ready", pod.shown()))
         .collect();
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     names
 }

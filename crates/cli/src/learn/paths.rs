@@ -35,7 +35,7 @@ pub(super) fn covering<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Path
     }
     let mut rules = Vec::new();
     gather(&root, String::new(), &mut rules);
-    rules.sort();
+    rules.sort_unstable();
     rules
 }
 

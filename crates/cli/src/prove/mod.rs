@@ -253,7 +253,7 @@ fn allowed(
     let named = view.callers(callers)?;
     let all = view.identities.iter().chain(&named.identities);
     let mut tried: Vec<Tried<'_>> = all.filter(|id| named.includes(id)).map(Some).collect();
-    tried.sort();
+    tried.sort_unstable();
     tried.dedup();
     if named.plaintext {
         tried.push(None);

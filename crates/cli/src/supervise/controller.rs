@@ -6,7 +6,7 @@ use super::process::{Make, SupervisedProcess};
 use super::state::{Mode, ProcessPhase};
 use crate::args::{ConsoleChoice, MeshOptions, Sidecars};
 use crate::client::{Objects, Rpc};
-use crate::data_plane::{DataPlane, EnvoyPrograms, find_proxy};
+use crate::data_plane::{DataPlane, EnvoyPrograms, find_agent, find_proxy};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::port_range::PortRange;
@@ -193,10 +193,8 @@ pub(crate) fn envoy_programs(paths: &Paths, sidecars: &Sidecars) -> Result<Optio
     if sidecars.data_plane != DataPlane::Envoy {
         return Ok(None);
     }
-    let what = || "cannot find the program tulle".to_owned();
-    let agent = std::env::current_exe().or_fail(what)?;
     Ok(Some(EnvoyPrograms {
-        agent: usable(paths, "agent", agent)?,
+        agent: usable(paths, "agent", find_agent()?)?,
         envoy: usable(paths, "envoy", find_envoy(sidecars.envoy.as_deref())?)?,
     }))
 }

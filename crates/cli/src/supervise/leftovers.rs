@@ -99,7 +99,7 @@ fn namespaces(mesh: &str) -> Vec<PathBuf> {
             name.is_some_and(|name| is_of_mesh(name, mesh))
         })
         .collect();
-    found.sort();
+    found.sort_unstable();
     found
 }
 
@@ -135,7 +135,7 @@ fn control_groups(mesh: &str) -> Vec<PathBuf> {
         .map(|root| root.join(format!("tulle-{mesh}")))
         .filter(|path| path.is_dir())
         .collect();
-    found.sort();
+    found.sort_unstable();
     found.dedup();
     found
 }

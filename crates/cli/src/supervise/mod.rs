@@ -58,7 +58,6 @@ pub(crate) use controller::{
 };
 pub(crate) use lock::Lock;
 pub(crate) use objects::{NODE_LABEL, RESTART_MARK};
-pub(crate) use proxy::keep_memory_private;
 
 /// Between looks at the size of logs, and at memory that nothing needs any more.
 const REST_PERIOD: Duration = Duration::from_secs(10);

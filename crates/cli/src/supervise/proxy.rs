@@ -254,10 +254,7 @@ impl Maker {
             .own_command(&launch, program, &log, passed)
             .map_err(crate::failure::Failure::new)?;
         if let Some(programs) = envoy {
-            command
-                .arg("envoy-agent")
-                .arg("--envoy")
-                .arg(&programs.envoy);
+            command.arg("--envoy").arg(&programs.envoy);
         }
         let memory = self
             .memory
@@ -423,14 +420,6 @@ fn write_for(file: &Path, bytes: &[u8], user: Option<u32>) -> Result<()> {
     new.out.write_all(bytes).or_fail(what)?;
     give_fd_to(&new.out, user)?;
     new.replace().or_fail(what)
-}
-
-/// Keeps other processes from reading this one's memory, before there is a key in it or in a file. Without
-/// root all processes of a mesh belong to one user, and no core dump may hold a key.
-pub(crate) fn keep_memory_private() -> Result<()> {
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .or_fail(|| "cannot keep its memory to itself".to_owned())
 }
 
 fn give_to(path: &Path, user: Option<u32>) -> Result<()> {

@@ -331,7 +331,7 @@ impl Used {
     pub(crate) fn of_identity(&self, identity: &SpiffeId) -> Vec<ObjectName> {
         let known = self.by.get(identity).into_iter().flatten();
         let mut known: Vec<_> = known.collect();
-        known.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));
+        known.sort_unstable_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));
         known.into_iter().map(|(name, _)| name.clone()).collect()
     }
 
@@ -419,7 +419,7 @@ mod tests {
         }
         let told = |catalog: &Catalog, forms| {
             let mut told = catalog.likely(Some("y"), forms, &[]);
-            told.sort();
+            told.sort_unstable();
             told.join(" ")
         };
         let without = "service/a.x service/b.y service/pod/p.y";

@@ -278,7 +278,7 @@ fn attached_places(
 
 /// Lists each place once. A place that means all listeners makes the others superfluous.
 fn distinct<T: Ord>(mut places: Vec<T>, all: &T) -> Vec<T> {
-    places.sort();
+    places.sort_unstable();
     places.dedup();
     if places.first() == Some(all) {
         places.truncate(1);

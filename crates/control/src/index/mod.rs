@@ -494,7 +494,9 @@ impl Index {
             unit: unit.clone(),
             entry,
         });
-        claims.sort_by(|a, b| (&a.created, a.rank, &a.unit).cmp(&(&b.created, b.rank, &b.unit)));
+        claims.sort_unstable_by(|a, b| {
+            (&a.created, a.rank, &a.unit).cmp(&(&b.created, b.rank, &b.unit))
+        });
     }
 }
 

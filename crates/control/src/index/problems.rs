@@ -70,7 +70,7 @@ impl Index {
             report(name.to_owned(), text);
         }
         problems.extend(self.key_problems());
-        problems.sort();
+        problems.sort_unstable();
         problems.dedup();
         problems
     }

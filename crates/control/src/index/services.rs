@@ -121,7 +121,7 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
     // answered with the first ones.
     let mut seen = BTreeSet::new();
     addresses.retain(|ip| seen.insert(*ip));
-    identities.sort();
+    identities.sort_unstable();
     identities.dedup();
     if let (Some(cluster), Some(service)) = (&inputs.cluster, inputs.cluster_service(name)) {
         addresses.extend(&service.addresses);
@@ -133,7 +133,8 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
         ports = splits::ports(inputs, of);
     }
     for port in ports.values_mut() {
-        port.endpoints.sort_by_key(|e| (e.address, e.mutual_tls));
+        port.endpoints
+            .sort_unstable_by_key(|e| (e.address, e.mutual_tls));
         port.endpoints.dedup();
         let said = port.traffic.take();
         port.traffic = with_service(inputs, of, port.port, said);

@@ -210,7 +210,7 @@ fn narrower(a: &PathMatch, b: &PathMatch, any_case: bool) -> Option<PathMatch> {
 /// Makes one bucket that admits no more than any of these: as slow as the slowest and as small as the
 /// smallest. The order of the limits does not matter.
 pub(super) fn one_bucket(mut limits: Vec<RateLimit>) -> Option<RateLimit> {
-    limits.sort_by(|a, b| a.name.cmp(&b.name));
+    limits.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     limits.dedup();
     let holds = |l: &RateLimit| u64::from(l.tokens) + u64::from(l.burst);
     let most = limits.iter().map(holds).min()?.max(1);

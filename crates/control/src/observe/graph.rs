@@ -54,7 +54,7 @@ pub(super) fn edge(history: &History, pair: &Pair, counts: &Counts, seconds: f64
     let share = |count: u64| count as f64 / requests.max(1) as f64;
     let good = requests - failed - denied;
     let mut reasons = counts.reasons.clone();
-    reasons.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    reasons.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let reasons = reasons.into_iter().take(MAX_REASONS);
     let reasons = reasons.map(|(code, count)| ReasonRate {
         code: history.code(code).to_owned(),
@@ -142,7 +142,7 @@ impl Observer {
                 ..Node::default()
             }),
         );
-        shown.sort_by(|a, b| a.id.cmp(&b.id));
+        shown.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         Graph {
             at,
             window,
@@ -178,7 +178,7 @@ impl Observer {
             edges.push(edge(&history, pair, &counts, span.seconds()));
             served.entry(pair.1.to_string()).or_default().add(&counts);
         }
-        edges.sort_by(|a, b| a.id.cmp(&b.id));
+        edges.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         let rest = history.rest(span).map(|(edges, requests)| Rest {
             edges,
             rate: rounded(requests as f64 / span.seconds()),

@@ -86,7 +86,7 @@ impl Observer {
             edges.push(edge(&history, pair, &counts, span.seconds()));
             served.entry(pair.1.to_string()).or_default().add(&counts);
         }
-        edges.sort_by(|a, b| a.id.cmp(&b.id));
+        edges.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         (edges, served, series)
     }
 }

@@ -431,7 +431,7 @@ impl MeshState {
         let index = self.index();
         let later = index.about_callers().filter(|(name, _)| &***name > after);
         let mut later: Vec<_> = later.collect();
-        later.sort_by_key(|(name, _)| *name);
+        later.sort_unstable_by_key(|(name, _)| *name);
         let mut page = v1::ResourcesResponse::default();
         let mut bytes = 0;
         for (name, entry) in later {

@@ -160,7 +160,7 @@ impl MeshState {
             })
         });
         let mut edges: Vec<_> = edges.collect();
-        edges.sort_by(|a, b| (&a.from, &a.to).cmp(&(&b.from, &b.to)));
+        edges.sort_unstable_by(|a, b| (&a.from, &a.to).cmp(&(&b.from, &b.to)));
         edges
     }
 

@@ -51,7 +51,7 @@ pub(crate) fn translate(
     };
     // Ingresses made in the same second are ordered by name.
     let mut ingresses = ingresses.to_vec();
-    ingresses.sort_by(|a, b| (&a.1.created, a.0).cmp(&(&b.1.created, b.0)));
+    ingresses.sort_unstable_by(|a, b| (&a.1.created, a.0).cmp(&(&b.1.created, b.0)));
     let mut members = Vec::new();
     for (name, ingress) in &ingresses {
         all.say_what_is_ignored(name, ingress, class);

@@ -48,7 +48,7 @@ impl InboundRules {
         let by_path = rules.iter().position(|r| r.conditions.look_at_paths());
         let filters = rules.iter().filter_map(|r| r.filters.as_ref());
         let mut claim_headers: Vec<_> = filters.flat_map(|f| f.claim_headers()).cloned().collect();
-        claim_headers.sort();
+        claim_headers.sort_unstable();
         claim_headers.dedup();
         Ok(Some(Arc::new(Self {
             rules,

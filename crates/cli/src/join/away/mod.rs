@@ -177,7 +177,7 @@ impl Files {
             }
         }
         // Their names are times of as many digits.
-        files.sort();
+        files.sort_unstable();
         Ok(files)
     }
 

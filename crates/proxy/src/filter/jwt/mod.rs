@@ -103,7 +103,7 @@ impl Jwt {
             token_headers.push(provider.header.clone());
             claim_headers.extend(provider.claims.iter().map(|c| c.header.clone()));
         }
-        token_headers.sort();
+        token_headers.sort_unstable();
         token_headers.dedup();
         if let Some(both) = claim_headers.iter().find(|h| token_headers.contains(h)) {
             return Err(named(format!(
