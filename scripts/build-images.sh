@@ -122,7 +122,7 @@ built() {
             exit 1
         fi
     done
-    fits "$own" "$directory/tulle" 21000000
+    fits "$own" "$directory/tulle" 19500000
     images "$own" "$directory" --libraries
 }
 

@@ -9,7 +9,7 @@ mod upgrade;
 
 use crate::apply::{judge_alone, outcome, warn};
 use crate::args::{Global, Init, Installed, Output, Service, ServiceInstall};
-use crate::data_plane::find_proxy;
+use crate::data_plane::{DataPlane, find_agent, find_proxy};
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
 use crate::manifests;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unit::{Author, Unit};
 
 /// Variables of this command that decide how the mesh runs.
-const VARIABLES: [&str; 2] = ["TULLE_PROXY", "TULLE_LOG"];
+const VARIABLES: [&str; 3] = ["TULLE_PROXY", "TULLE_ENVOY_AGENT", "TULLE_LOG"];
 /// How long `--now` waits until every service answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
@@ -150,6 +150,9 @@ fn unit_of(paths: &Paths, global: &Global, args: &ServiceInstall, place: &Place)
     }
     if args.installed.root.is_none() {
         find_proxy()?;
+        if args.options.sidecars.data_plane == DataPlane::Envoy {
+            find_agent()?;
+        }
         for file in files.iter().chain([&own]) {
             warn_of_owner(file);
         }

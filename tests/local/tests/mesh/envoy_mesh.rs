@@ -494,3 +494,36 @@ fn without_an_envoy_up_says_what_to_do() {
     let status: Value = demo.tulle(&["status"]).code.into();
     assert_eq!(status, 1);
 }
+
+#[test]
+fn the_agent_says_what_is_wrong_with_its_arguments_and_its_file() {
+    let demo = Demo::prepare(true, |text| text);
+    let file = demo.write("alone.json", "{\"name\": \"alone\"}");
+    let file = file.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["--config", file], 64, "--envoy PROGRAM is missing"),
+        (&["--config", file, "--envoi", "x"], 64, "--envoi"),
+        (
+            &["--config", "/nowhere/x.json", "--envoy", "/bin/true"],
+            65,
+            "/nowhere/x.json",
+        ),
+        (
+            &["--config", file, "--envoy", "/bin/true"],
+            65,
+            "alone.json",
+        ),
+    ];
+    for (arguments, code, said) in cases {
+        let ran = std::process::Command::new(tests_local::program("tulle-envoy"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        let err = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(code), "{arguments:?}: {err}");
+        assert!(
+            err.starts_with("tulle-envoy: ") && err.contains(said),
+            "{arguments:?}: {err}"
+        );
+    }
+}
