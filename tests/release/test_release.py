@@ -279,7 +279,7 @@ class Bill(unittest.TestCase):
             return next(c for c in self.components.values() if c["name"] == name)
 
         self.assertEqual(of("rustls")["scope"], "required")
-        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["tulle", "tulle-proxy", "tulle-envoy"])
+        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["tulle", "tulle-envoy", "tulle-proxy"])
         # The engine of plugins is in the proxy alone; derive macros are in nothing.
         self.assertEqual([p["value"] for p in of("rquickjs-core")["properties"]], ["tulle-proxy"])
         self.assertEqual(of("serde_derive")["scope"], "excluded")
