@@ -52,10 +52,6 @@ pub(crate) fn start_logging() -> Result<()> {
         .map_err(|e| Failure::new("cannot start logging").because(e))
 }
 
-/// Between returns of memory that nothing needs any more. Starting and answering run much code once, and joining hosts
-/// or a push of configuration allocate what is free soon after.
-const RELEASE_PERIOD: Duration = Duration::from_secs(5);
-
 /// Runs something on as many threads as a controller takes.
 pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -69,12 +65,18 @@ pub(crate) fn block_on(run: impl Future<Output = Result<()>>) -> Result<()> {
     runtime.block_on(run)
 }
 
-async fn release_memory() {
-    let mut turns = tokio::time::interval(RELEASE_PERIOD);
+/// Gives back what nothing needs any more, again and again. Starting and answering run much code once, and joining
+/// hosts or a push of configuration allocate what is free soon after.
+pub(crate) async fn release_memory() {
+    let mut turns = tokio::time::interval(memory::LOOK);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut code = memory::CodePages::default();
     loop {
         turns.tick().await;
-        memory::release_unused();
+        if code.due() {
+            memory::release_code_pages();
+        }
+        memory::trim();
     }
 }
 

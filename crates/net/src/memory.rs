@@ -2,6 +2,29 @@
 
 use rustix::mm::{Advice, madvise};
 use std::ffi::{CStr, c_void};
+use std::time::Duration;
+
+/// Time between two looks at what can be given back.
+pub const LOOK: Duration = Duration::from_secs(5);
+/// Looks in a minute.
+const MINUTE: u32 = 12;
+
+/// Counts looks, and says at which of them code pages are given back: at all of the first minute, when what the start
+/// needed falls free, then once a minute. Finding the mappings, and mapping again what is used, cost an idle sidecar
+/// more than all else it does.
+#[derive(Debug, Default)]
+pub struct CodePages {
+    looks: u32,
+}
+
+impl CodePages {
+    /// Whether they are given back at this look.
+    pub fn due(&mut self) -> bool {
+        let look = self.looks;
+        self.looks = look.wrapping_add(1);
+        look < MINUTE || look.is_multiple_of(MINUTE)
+    }
+}
 
 /// Gives back the pages of code and constants that are mapped from files, of the program and its
 /// libraries; those still needed are mapped again when they are used, without reading the disk.
@@ -127,6 +150,14 @@ Anonymous:             0 kB
             clean_file_mappings(map),
             [(0x1000, 0x2000), (0x7000, 0x2000)]
         );
+    }
+
+    #[test]
+    fn code_is_given_back_often_at_first_and_then_once_a_minute() {
+        let mut pages = CodePages::default();
+        let due: Vec<_> = (0..60).filter(|_| pages.due()).collect();
+        let first: Vec<_> = (0..12).collect();
+        assert_eq!(due, [first, vec![12, 24, 36, 48]].concat());
     }
 
     #[test]

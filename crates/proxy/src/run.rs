@@ -328,14 +328,16 @@ fn metrics_page(admin: Admin) -> export::Page {
 }
 
 /// Releases memory periodically. Start-up, a new certificate and a configuration push run code that
-/// is then unused for long, and bursts free memory. Mapping used pages again takes a fraction of a
-/// millisecond.
+/// is then unused for long, and bursts free memory.
 async fn release_memory() {
-    let mut turns = tokio::time::interval(Duration::from_secs(5));
+    let mut turns = tokio::time::interval(memory::LOOK);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut code = memory::CodePages::default();
     loop {
         turns.tick().await;
-        memory::release_code_pages();
+        if code.due() {
+            memory::release_code_pages();
+        }
         memory::release_free();
     }
 }

@@ -49,7 +49,6 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tulle_net::memory;
 use workload::RunningWorkload;
 
 pub(crate) use controller::{
@@ -59,7 +58,7 @@ pub(crate) use controller::{
 pub(crate) use lock::Lock;
 pub(crate) use objects::{NODE_LABEL, RESTART_MARK};
 
-/// Between looks at the size of logs, and at memory that nothing needs any more.
+/// Between looks at the size of logs.
 const REST_PERIOD: Duration = Duration::from_secs(10);
 /// Pause before a janitor that could not be started is tried again.
 const JANITOR_PAUSE: Duration = Duration::from_secs(1);
@@ -196,6 +195,7 @@ impl Supervisor {
         let (tell, mut changes) = mpsc::channel(64);
         let watcher = objects::Watcher::new(&self.context, tell);
         let watcher = tokio::task::spawn_local(watcher.run());
+        let releases = tokio::task::spawn_local(crate::controller::release_memory());
         let mut rest = interval(REST_PERIOD);
         rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let changed = Rc::clone(&self.context.changed);
@@ -207,10 +207,7 @@ impl Supervisor {
                 Some(change) = changes.recv() => self.change(change),
                 () = changed.notified() => sleep(TOGETHER).await,
                 () = nudge.nudge.notified() => self.nudge(),
-                _ = rest.tick() => {
-                    logs::trim_all(&self.context.paths.logs());
-                    memory::release_unused();
-                }
+                _ = rest.tick() => logs::trim_all(&self.context.paths.logs()),
                 () = self.janitor.ended() => {
                     // The mesh runs without a janitor, too: one that cannot be started now, for want of
                     // memory say, is started later.
@@ -230,6 +227,7 @@ impl Supervisor {
             }
         }
         watcher.abort();
+        releases.abort();
         self.end().await
     }
 

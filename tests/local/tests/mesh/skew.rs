@@ -3,6 +3,8 @@
 //! `make test-skew` has `tests/kube/previous.sh` build the version before and names its directory in `PREVIOUS_PROGRAMS`;
 //! without that these tests are skipped.
 
+use crate::cli_join::terminate;
+use crate::two_hosts::{ROUND, TwoHosts};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -27,12 +29,16 @@ fn replace(demo: &Demo, name: &str, by: &Path) {
     fs::rename(new, demo.path().join(name)).unwrap();
 }
 
-/// Whether the sidecar of a workload runs the program that now lies in the demo's directory.
-fn is_new(demo: &Demo, workload: &str) -> bool {
+/// Whether a process runs the program that now lies in the demo's directory.
+fn runs(demo: &Demo, process: i32, program: &str) -> bool {
     let seen = |path: PathBuf| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let running = format!("/proc/{}/exe", demo.sidecar(workload));
-    let running = seen(running.into());
-    running.is_some() && running == seen(demo.path().join("tulle-proxy"))
+    let running = seen(format!("/proc/{process}/exe").into());
+    running.is_some() && running == seen(demo.path().join(program))
+}
+
+/// Whether the sidecar of a workload does so.
+fn is_new(demo: &Demo, workload: &str) -> bool {
+    runs(demo, demo.sidecar(workload), "tulle-proxy")
 }
 
 fn by_gateway() -> String {
@@ -56,13 +62,56 @@ fn changes_hold(demo: &Demo) {
     assert_eq!(demo.get(&direct).status(), 200);
 }
 
+/// A host that nobody has upgraded yet, and its controller's, which somebody has.
+#[test]
+fn a_joined_host_of_the_version_before_works_with_todays_controller() {
+    let Some(previous) = previous() else { return };
+    if !is_root() {
+        return;
+    }
+    let hosts = TwoHosts::start();
+    for program in ["tulle", "tulle-proxy"] {
+        replace(&hosts.edge, program, &previous);
+    }
+    let mut joined = hosts.join().spawn().unwrap();
+    hosts.await_answer(ROUND);
+    // An endpoint that the edge has to hear of: its reviews ask ratings.
+    let before = hosts.centre.application("ratings");
+    signal(before, Signal::KILL);
+    eventually("ratings are started again", || {
+        hosts
+            .centre
+            .application_now("ratings")
+            .is_some_and(|now| now != before)
+    });
+    hosts.await_answer(ROUND);
+    // And a policy that the edge's sidecar judges by.
+    let deny = read_demo("deny-ratings.yaml").replace("name: ratings", "name: reviews");
+    hosts.centre.apply(&hosts.centre.write("deny.yaml", &deny));
+    eventually("the gateway is refused by reviews", || {
+        hosts.get(ROUND) == 403
+    });
+    assert_eq!(terminate(&mut joined), 0);
+}
+
+/// The controller comes back as the new program under the supervisor and the sidecars that run already.
 #[test]
 fn sidecars_of_the_version_before_work_with_todays_controller() {
     let Some(previous) = previous() else { return };
     let demo = Demo::prepare(!is_root(), |text| text);
-    replace(&demo, "tulle-proxy", &previous);
+    for program in ["tulle", "tulle-proxy"] {
+        replace(&demo, program, &previous);
+    }
     demo.up();
     let load = load(&demo);
+    let today = program("tulle");
+    replace(&demo, "tulle", today.parent().unwrap());
+    let (_, controller) = demo.supervisor_and_controller();
+    signal(controller, Signal::KILL);
+    eventually("the controller is back, and new", || {
+        let (_, now) = demo.supervisor_and_controller();
+        now != controller && runs(&demo, now, "tulle")
+    });
     changes_hold_under(load, &demo);
 }
 
