@@ -6,7 +6,6 @@ use crate::failure::{Failure, OrFail, Result};
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::LevelFilter;

@@ -223,6 +223,27 @@ fn hosts_go_on_without_their_controller_and_come_back_to_it() {
     }
 }
 
+/// The authority comes from the mesh's root, as the host's own certificate does, and is replaced with it.
+#[test]
+fn hosts_go_on_alone_after_the_root_was_replaced() {
+    let story = Story::start(|_| mesh(60));
+    let (two, three, ratings) = two_hosts(false);
+    let mut joined = [story.join(&two, "two"), story.join(&three, "three")];
+    story.await_authority("two", &["ratings"]);
+    story.await_authority("three", &["caller"]);
+    eventually("ratings answers the other host", || call(ratings).is_ok());
+    let rotated = story.centre.tulle(&["ca", "rotate", "--hold", "1s"]);
+    assert_eq!(rotated.code, 0, "{rotated:?}");
+    assert_eq!(call(ratings), Ok(()));
+
+    story.kill();
+    call_until(ratings, Instant::now() + Duration::from_secs(LIFETIME + 1));
+    assert_eq!((shown(&two, "ratings"), shown(&three, "caller")), (2, 2));
+    for child in &mut joined {
+        terminate(child);
+    }
+}
+
 #[test]
 fn hosts_stop_when_their_authority_ends() {
     let story = Story::start(|_| mesh(20));
