@@ -29,16 +29,12 @@ fn replace(demo: &Demo, name: &str, by: &Path) {
     fs::rename(new, demo.path().join(name)).unwrap();
 }
 
-/// Whether a process runs the program that now lies in the demo's directory.
-fn runs(demo: &Demo, process: i32, program: &str) -> bool {
-    let seen = |path: PathBuf| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let running = seen(format!("/proc/{process}/exe").into());
-    running.is_some() && running == seen(demo.path().join(program))
-}
-
-/// Whether the sidecar of a workload does so.
+/// Whether the sidecar of a workload runs the program that now lies in the demo's directory.
 fn is_new(demo: &Demo, workload: &str) -> bool {
-    runs(demo, demo.sidecar(workload), "tulle-proxy")
+    let seen = |path: PathBuf| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let running = format!("/proc/{}/exe", demo.sidecar(workload));
+    let running = seen(running.into());
+    running.is_some() && running == seen(demo.path().join("tulle-proxy"))
 }
 
 fn by_gateway() -> String {
@@ -92,27 +88,6 @@ fn a_joined_host_of_the_version_before_works_with_todays_controller() {
         hosts.get(ROUND) == 403
     });
     assert_eq!(terminate(&mut joined), 0);
-}
-
-/// The controller comes back as the new program under the supervisor and the sidecars that run already.
-#[test]
-fn sidecars_of_the_version_before_work_with_todays_controller() {
-    let Some(previous) = previous() else { return };
-    let demo = Demo::prepare(!is_root(), |text| text);
-    for program in ["tulle", "tulle-proxy"] {
-        replace(&demo, program, &previous);
-    }
-    demo.up();
-    let load = load(&demo);
-    let today = program("tulle");
-    replace(&demo, "tulle", today.parent().unwrap());
-    let (_, controller) = demo.supervisor_and_controller();
-    signal(controller, Signal::KILL);
-    eventually("the controller is back, and new", || {
-        let (_, now) = demo.supervisor_and_controller();
-        now != controller && runs(&demo, now, "tulle")
-    });
-    changes_hold_under(load, &demo);
 }
 
 #[test]
