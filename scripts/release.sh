@@ -166,8 +166,8 @@ deb() { # ARCH
         printf 'Description: light service mesh\n'
         printf ' Mutual TLS with a verified identity on every hop, policy, metrics and\n'
         printf ' routing, on one host without Kubernetes, and on Kubernetes. This package\n'
-        printf ' has the command tulle, the sidecar tulle-proxy, and an agent for Envoy as a sidecar. Nothing is started:\n'
-        printf ' "tulle service install" does that.\n'
+        printf ' has the command tulle, the sidecar tulle-proxy, and an agent for Envoy as\n'
+        printf ' a sidecar. Nothing is started: "tulle service install" does that.\n'
     } >"$root/DEBIAN/control"
     install -m 755 scripts/release/deb/postinst scripts/release/deb/postrm "$root/DEBIAN"
     same_times "$root"

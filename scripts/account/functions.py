@@ -38,7 +38,7 @@ PARTS = [
     ("futures", r"poll_fn|future|waker|Waker|task::"),
 ]
 PARTS = [(name, re.compile(rule)) for name, rule in PARTS]
-# Runs by the clock, not by requests: code pages that are not needed are given back each 5 s.
+# Runs by the clock, not by requests: code pages that are not needed are given back.
 BACKGROUND = re.compile(r"memory::|CharSearcher|StrSearcher")
 LIBRARY = re.compile(r"/library/(core|alloc|std)/")
 # Functions of libraries whose number of calls says something.

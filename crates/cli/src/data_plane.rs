@@ -2,7 +2,10 @@
 
 use crate::failure::{Failure, OrFail, Result};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// The program of the sidecars on this host. Gateways are always Tulle's own proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
@@ -41,6 +44,16 @@ pub(crate) fn find_proxy() -> Result<PathBuf> {
 /// Where `TULLE_ENVOY_AGENT` says, else beside this program, else on the PATH.
 pub(crate) fn find_agent() -> Result<PathBuf> {
     find("tulle-envoy", "TULLE_ENVOY_AGENT")
+}
+
+/// Becomes the agent. Returns only if that fails.
+pub(crate) fn become_the_agent(words: &[OsString]) -> Failure {
+    let program = match find_agent() {
+        Ok(program) => program,
+        Err(failure) => return failure,
+    };
+    let error = Command::new(&program).args(words).exec();
+    Failure::new(format!("cannot start {}", program.display())).because(error)
 }
 
 fn find(program: &str, variable: &str) -> Result<PathBuf> {

@@ -153,6 +153,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         Internal::RemoveCni { once_updated } => {
             run_to_end(kube::uninstall::remove_cni(once_updated.as_deref()))?;
         }
+        Internal::EnvoyAgent { words } => return Err(data_plane::become_the_agent(words)),
         Internal::AfterHelm { namespace } => run_to_end(kube::uninstall::after_helm(namespace))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -51,6 +51,7 @@ fn parse() -> Result<Task, lexopt::Error> {
 }
 
 fn main() -> ExitCode {
+    tulle_net::memory::use_one_arena();
     let (config, envoy) = match parse() {
         Ok(Task::Run { config, envoy }) => (config, envoy),
         Ok(Task::Print(text)) => {

@@ -17,7 +17,7 @@ fn one_run() -> Alone {
 /// A short study of this machine, its results in `out`.
 fn bench(out: &Path, seconds: u32, vs: &str) -> Command {
     // They lie side by side; each is built if need be.
-    for name in ["tulle-proxy", "tulle-bench", "bookinfo"] {
+    for name in ["tulle-proxy", "tulle-envoy", "tulle-bench", "bookinfo"] {
         program(name);
     }
     let mut command = interruptible(program("tulle"));

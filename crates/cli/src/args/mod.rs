@@ -256,6 +256,12 @@ pub(crate) enum Internal {
     Redirect(RedirectArgs),
     /// Connects standard input and output to the controller's socket, in the controller's pod
     ControlStream,
+    /// Becomes the agent of an Envoy: a supervisor of the version before starts it so
+    EnvoyAgent {
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Clears up after a mesh whose supervisor and janitor are gone, as an init system's last step
     ClearUp {
         #[command(flatten)]

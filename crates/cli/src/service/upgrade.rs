@@ -4,12 +4,13 @@
 
 use crate::args::Restart;
 use crate::client::Objects;
+use crate::data_plane::DataPlane;
 use crate::failure::{Failure, Result};
 use crate::output::line;
 use crate::paths::Paths;
 use crate::restart;
 use crate::supervise::state::RunState;
-use crate::supervise::{context, usable_proxy};
+use crate::supervise::{context, usable_agent, usable_proxy};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tulle_api::v1::StatusRequest;
@@ -19,8 +20,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Restarts the controller, then each gateway, then each workload with its sidecar.
 pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
     let before = RunState::of_running(paths)?;
-    // Where sidecars run a copy of the proxy, it is of the old one.
+    // Where sidecars run copies of programs, these are of the old ones.
     usable_proxy(paths)?;
+    if before.data_plane == DataPlane::Envoy {
+        usable_agent(paths)?;
+    }
     let mut objects = context::objects(paths);
     controller(paths, &before, &mut objects, patience).await?;
     let gateways = before.gateways.iter().map(|g| &g.name);

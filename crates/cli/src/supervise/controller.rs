@@ -188,13 +188,18 @@ pub(crate) fn usable_proxy(paths: &Paths) -> Result<PathBuf> {
     usable(paths, "proxy", find_proxy()?)
 }
 
+/// The agent as its user can run it.
+pub(crate) fn usable_agent(paths: &Paths) -> Result<PathBuf> {
+    usable(paths, "agent", find_agent()?)
+}
+
 /// The agent and Envoy as their user can run them, where sidecars are Envoy.
 pub(crate) fn envoy_programs(paths: &Paths, sidecars: &Sidecars) -> Result<Option<EnvoyPrograms>> {
     if sidecars.data_plane != DataPlane::Envoy {
         return Ok(None);
     }
     Ok(Some(EnvoyPrograms {
-        agent: usable(paths, "agent", find_agent()?)?,
+        agent: usable_agent(paths)?,
         envoy: usable(paths, "envoy", find_envoy(sidecars.envoy.as_deref())?)?,
     }))
 }

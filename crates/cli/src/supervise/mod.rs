@@ -53,7 +53,7 @@ use workload::RunningWorkload;
 
 pub(crate) use controller::{
     Plan, envoy_programs, mode_note, plan, prepare_objects, remove, sort_for_removal, store,
-    usable_proxy,
+    usable_agent, usable_proxy,
 };
 pub(crate) use lock::Lock;
 pub(crate) use objects::{NODE_LABEL, RESTART_MARK};

@@ -133,8 +133,7 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
         ports = splits::ports(inputs, of);
     }
     for port in ports.values_mut() {
-        port.endpoints
-            .sort_unstable_by_key(|e| (e.address, e.mutual_tls));
+        port.endpoints.sort_by_key(|e| (e.address, e.mutual_tls));
         port.endpoints.dedup();
         let said = port.traffic.take();
         port.traffic = with_service(inputs, of, port.port, said);

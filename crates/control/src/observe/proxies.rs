@@ -27,7 +27,7 @@ impl Observer {
         let streams = self.state.hub.streams();
         let rows = streams.iter().map(|stream| row(stream, &reporting, &nodes));
         let mut rows: Vec<ProxyRow> = rows.collect();
-        rows.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        rows.sort_by(|a, b| a.id.cmp(&b.id));
         // A stream that is not known to be dead may be there beside its successor.
         rows.dedup_by(|a, b| a.id == b.id && a.reporting);
         rows

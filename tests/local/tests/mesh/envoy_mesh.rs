@@ -526,4 +526,11 @@ fn the_agent_says_what_is_wrong_with_its_arguments_and_its_file() {
             "{arguments:?}: {err}"
         );
     }
+    // As a supervisor of the version before starts it.
+    let before = demo.tulle(&["envoy-agent", "--config", file]);
+    assert_eq!(before.code, 64, "{before:?}");
+    assert!(
+        before.err.starts_with("tulle-envoy: --envoy PROGRAM"),
+        "{before:?}"
+    );
 }
