@@ -26,11 +26,16 @@ pub struct ScriptFailure {
 
 /// The engine's error when a plugin has no more memory.
 const NO_MEMORY: &str = "out of memory";
+/// Thrown instead where there is no memory for that error.
+const NO_ERROR: &str = "null";
 
 impl ScriptFailure {
     /// Something was thrown: by the plugin, or by the engine that has no more memory for it.
     pub(crate) fn thrown(text: impl Into<String>) -> Self {
-        let text = text.into();
+        let mut text = text.into();
+        if text == NO_ERROR {
+            text = format!("{NO_MEMORY} even for an error, or the plugin threw null");
+        }
         let cause = match text.contains(NO_MEMORY) {
             true => FailureCause::Memory,
             false => FailureCause::Thrown,

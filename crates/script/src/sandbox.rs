@@ -3,7 +3,7 @@
 use crate::bounds::{Meter, STACK};
 use crate::failure::{FailureCause, ScriptFailure};
 use rquickjs::context::Intrinsic;
-use rquickjs::{Context, Runtime};
+use rquickjs::{Context, Function, Runtime};
 use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,7 +30,13 @@ impl Sandbox {
         let meter = Rc::new(Meter::default());
         let watch = meter.clone();
         runtime.set_interrupt_handler(Some(Box::new(move || watch.is_up())));
-        let end = End { runtime, meter };
+        keep_prototypes_apart(&runtime).map_err(failed)?;
+        let least = counts(&runtime);
+        let end = End {
+            runtime,
+            meter,
+            least,
+        };
         let context = Context::custom::<Language>(&end.runtime).map_err(failed)?;
         Ok(Self { context, end })
     }
@@ -50,6 +56,27 @@ impl Sandbox {
 struct End {
     runtime: Runtime,
     meter: Rc<Meter>,
+    /// What there was before the script.
+    least: [i64; 4],
+}
+
+/// The binding makes the prototype of host functions once for a runtime, and keeps it, with the context in which it was
+/// made, until the end. That is this empty one, so that the script's own is gone before somebody counts what is left.
+fn keep_prototypes_apart(runtime: &Runtime) -> rquickjs::Result<()> {
+    let first = Context::base(runtime)?;
+    first.with(|ctx| Function::new(ctx, || ()).map(drop))
+}
+
+/// Numbers of objects, shapes, functions and properties.
+fn counts(runtime: &Runtime) -> [i64; 4] {
+    runtime.run_gc();
+    let left = runtime.memory_usage();
+    [
+        left.obj_count,
+        left.shape_count,
+        left.js_func_count,
+        left.prop_count,
+    ]
 }
 
 impl Drop for End {
@@ -63,15 +90,12 @@ impl Drop for End {
             }
         }
         self.meter.stop();
-        self.runtime.run_gc();
-        let left = self.runtime.memory_usage();
-        let counts = [
-            left.obj_count,
-            left.shape_count,
-            left.js_func_count,
-            left.prop_count,
-        ];
-        if counts.iter().any(|count| *count != 0) {
+        let left = counts(&self.runtime);
+        if left
+            .iter()
+            .zip(self.least)
+            .any(|(left, least)| *left > least)
+        {
             mem::forget(self.runtime.clone());
         }
     }
