@@ -3,8 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tulle_api::Encoded;
-use tulle_api::patch::{apply_patch, patch, version};
+use tulle_api::{Encoded, apply_patch, patch, version};
 use tulle_api::v1::{Patch, ResourcePatch};
 
 /// As many bytes as the next one says, of what is left.
