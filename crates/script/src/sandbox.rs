@@ -56,7 +56,7 @@ impl Sandbox {
 struct End {
     runtime: Runtime,
     meter: Rc<Meter>,
-    /// What there was before the script.
+    /// Counts from before the script.
     least: [i64; 4],
 }
 
