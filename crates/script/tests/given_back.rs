@@ -1,4 +1,5 @@
 //! An engine that is dropped, because its plugin changed or did what it may not, leaves nothing behind. Alone in its process.
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use tulle_script::{Head, Hook, Program, ScriptEngine, ScriptLimits, Subject};
 
