@@ -46,6 +46,21 @@ pub(crate) fn failure(what: impl Into<String>, status: &Status) -> Failure {
     }
 }
 
+/// Whether the controller has answered, and refuses. Else it may be away.
+pub(crate) fn is_refusal(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::AlreadyExists
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::OutOfRange
+            | Code::ResourceExhausted
+    )
+}
+
 /// tonic says "transport error"; the reason is at the end of the chain.
 fn deepest(status: &Status) -> String {
     let mut error: Option<&dyn std::error::Error> = std::error::Error::source(status);

@@ -109,6 +109,7 @@ fn purge(paths: &Paths) -> Result<()> {
         &paths.controller_state(),
         &paths.data(),
         &paths.away(),
+        &paths.last_known_sidecars(),
     ];
     for directory in directories {
         if let Err(e) = std::fs::remove_dir_all(directory)
@@ -123,6 +124,7 @@ fn purge(paths: &Paths) -> Result<()> {
         paths.host_authority(),
         paths.host_issued(),
         paths.brought(),
+        paths.last_known(),
         paths.service_record(),
     ];
     for file in files {

@@ -268,6 +268,14 @@ impl Paths {
     pub(crate) fn brought(&self) -> PathBuf {
         self.state.join("host-brought.json")
     }
+    /// The file of what a joined host knew last of its mesh.
+    pub(crate) fn last_known(&self) -> PathBuf {
+        self.state.join("host-last-known.json")
+    }
+    /// The configurations that its sidecars had last.
+    pub(crate) fn last_known_sidecars(&self) -> PathBuf {
+        self.state.join("host-last-known")
+    }
     /// Names of services inside the namespaces.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.run.join("hosts")

@@ -911,6 +911,10 @@ pub(crate) struct Join {
     /// Ports at which other hosts reach the Workloads of this one (default: any free ones)
     #[arg(long, value_name = "FIRST-LAST")]
     pub(crate) inbound_ports: Option<PortRange>,
+    /// Leave the Workloads of this host in the mesh when it ends, as a machine does that is shut down: the next start needs no
+    /// controller
+    #[arg(long)]
+    pub(crate) stay: bool,
     /// Stop by itself after this long, such as 30s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) run_for: Option<Duration>,

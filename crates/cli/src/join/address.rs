@@ -51,13 +51,16 @@ pub(super) async fn follow(context: Rc<Context>, advertised: bool) {
             context.nudge.notify_one();
         } else {
             context.reachable.send_replace(now);
+            if let Some(known) = &context.last_known {
+                known.note_address(now);
+            }
         }
         context.line.change();
     }
 }
 
 /// This host's address on the way there. It sends nothing: the kernel looks into its routes.
-fn own(controller: SocketAddr) -> Option<IpAddr> {
+pub(super) fn own(controller: SocketAddr) -> Option<IpAddr> {
     let any = match controller {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -4,14 +4,22 @@
 //! back: what was done to it there meanwhile holds. A workload that was deleted there stays deleted. A host that leaves in
 //! order takes its workloads along, and brings them anew.
 
-use crate::client::Objects;
+use crate::client::{Objects, is_refusal};
 use crate::failure::{OrFail, Result};
 use crate::new_file::NewFile;
 use crate::output::progress;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
-use tulle_api::v1::{ListRequest, Object};
+use std::time::Duration;
+use tokio::time::sleep;
+use tonic::Status;
+use tulle_api::v1::{ApplyRequest, DeleteRequest, ListRequest, Object};
+
+/// Between tries to bring what is new to a controller that was away.
+const BRING_AGAIN: Duration = Duration::from_secs(2);
+/// The controller's answer to workloads that it does not take.
+pub(super) const REFUSED: &str = "the controller refused the workloads";
 
 /// Hashes of the objects, by kind and name.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,6 +90,78 @@ impl Brought {
     }
 }
 
+/// Objects as they were known, with what is new since.
+pub(super) fn together(mut known: Vec<Object>, new: &[Object]) -> Vec<Object> {
+    known.retain(|known| !new.iter().any(|new| key(new) == key(known)));
+    known.extend(new.iter().cloned());
+    known
+}
+
+/// Brings workloads to the controller.
+pub(super) async fn bring(
+    mut client: Objects,
+    objects: Vec<Object>,
+) -> std::result::Result<(), Status> {
+    if objects.is_empty() {
+        return Ok(());
+    }
+    let request = ApplyRequest {
+        objects,
+        dry_run: false,
+    };
+    client.apply(request).await.map(drop)
+}
+
+/// Brings what is new to a controller that is away, as soon as it is back.
+pub(super) async fn bring_later(
+    client: Objects,
+    new: Vec<Object>,
+    all: Vec<Object>,
+    mut brought: Brought,
+) {
+    loop {
+        match bring(client.clone(), new.clone()).await {
+            Ok(()) => return brought.keep(&all),
+            Err(status) if is_refusal(&status) => {
+                tracing::error!(%status, "{REFUSED}");
+                return;
+            }
+            Err(_) => sleep(BRING_AGAIN).await,
+        }
+    }
+}
+
+/// Takes this host's workloads along; whether the controller knows that.
+pub(super) async fn leave(mut client: Objects, file: PathBuf, objects: &[Object]) -> bool {
+    let mut brought = match Brought::read(file, false) {
+        Ok(brought) => brought,
+        Err(failure) => {
+            tracing::warn!("{failure}");
+            return false;
+        }
+    };
+    let mut all = true;
+    for object in objects {
+        let request = DeleteRequest {
+            kind: object.kind.clone(),
+            name: object.name.clone(),
+        };
+        match client.delete(request).await {
+            Ok(_) => brought.forget(object),
+            // It may have been deleted there before.
+            Err(status) if is_refusal(&status) => {
+                tracing::warn!(%status, "cannot remove a stored workload");
+            }
+            Err(status) => {
+                tracing::warn!(%status, "the controller is away; it keeps this host's workloads");
+                all = false;
+                break;
+            }
+        }
+    }
+    all
+}
+
 /// Says which of the known objects the controller no longer has.
 pub(super) async fn name_deleted(mut objects: Objects, known: Vec<Object>) {
     for object in known {
@@ -136,6 +216,8 @@ mod tests {
             object("d", "1"),
         ];
         let (new, known) = again.divide(&objects);
+        let all = together(vec![object("b", "1"), object("e", "1")], &new);
+        assert_eq!(names(&all), ["e", "b", "c", "d"]);
         assert_eq!(
             (names(&new), names(&known)),
             (vec!["b", "c", "d"], vec!["a"])

@@ -49,6 +49,8 @@ pub(crate) struct Controller {
     pub(crate) trust_domain: TrustDomain,
     /// The line to it.
     pub(crate) line: Arc<Line>,
+    /// It did not answer when this host was started.
+    pub(crate) is_away: bool,
 }
 
 /// This host as the mesh knows it.
@@ -74,14 +76,19 @@ struct Present {
 }
 
 impl Node {
-    /// Joins with a token, or comes back with the identity that was kept. A token that is spent, as
-    /// after a restart with the same arguments, is no reason to stay away.
+    /// Joins with a token, or comes back with the identity that was kept; where no controller answers, without asking. A
+    /// token that is spent, as after a restart with the same arguments, is no reason to stay away.
     pub(crate) async fn enter(
         controller: Controller,
         token: Option<&str>,
         kept: Kept,
         certifier: Rc<HostCertifier>,
     ) -> Result<Rc<Self>> {
+        if controller.is_away {
+            let found = kept.read()?.ok_or_else(|| never_joined(&kept))?;
+            let present = Present::kept(&controller, found, &kept)?;
+            return Self::begin(controller, present, kept, certifier, false);
+        }
         let Some(token) = token else {
             let found = kept.read()?.ok_or_else(|| never_joined(&kept))?;
             return Self::come_back(controller, found, kept, certifier).await;
@@ -119,18 +126,7 @@ impl Node {
         certifier: Rc<HostCertifier>,
     ) -> Result<Rc<Self>> {
         let identity = found.identity.spiffe_id().clone();
-        if identity.trust_domain() != controller.trust_domain.as_str() {
-            return Err(Failure::input(format!(
-                "this host's identity {identity} is not of the trust domain {}",
-                controller.trust_domain
-            ))
-            .because(format!("it is kept in {}", kept.file().display()))
-            .fix("give --trust-domain, or a token of the other mesh"));
-        }
-        let present = Present::new(found, 0);
-        if present.left().is_zero() {
-            return Err(expired(&identity, &present, &kept));
-        }
+        let present = Present::kept(&controller, found, &kept)?;
         let address = controller.address;
         let present = Arc::new(Mutex::new(present));
         let channel = controller.clone().channel(Some(present));
@@ -292,6 +288,24 @@ impl Present {
             enrolled,
             came: SystemTime::now(),
             renew_after: seconds(renew_after),
+        }
+    }
+
+    /// Takes the certificate that was kept, as long as it is valid.
+    fn kept(controller: &Controller, found: Enrolled, kept: &Kept) -> Result<Self> {
+        let identity = found.identity.spiffe_id().clone();
+        if identity.trust_domain() != controller.trust_domain.as_str() {
+            return Err(Failure::input(format!(
+                "this host's identity {identity} is not of the trust domain {}",
+                controller.trust_domain
+            ))
+            .because(format!("it is kept in {}", kept.file().display()))
+            .fix("give --trust-domain, or a token of the other mesh"));
+        }
+        let present = Self::new(found, 0);
+        match present.left().is_zero() {
+            true => Err(expired(&identity, &present, kept)),
+            false => Ok(present),
         }
     }
 

@@ -9,39 +9,45 @@ mod away;
 mod brought;
 mod enrol;
 mod kept;
+mod way;
 
 use crate::args::Join;
-use crate::client::Rpc;
-use crate::failure::{Failure, OrFail, Result};
+use crate::client;
+use crate::failure::{Failure, Result};
 use crate::manifests::{self, Manifests};
 use crate::output::progress;
 use crate::paths::Paths;
 use crate::supervise::host_authority::HostCertifier;
+use crate::supervise::last_known::LastKnown;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
 use crate::up::log::{self, Also};
 use crate::up::signals::Signals;
-use crate::up::{context, end_early, fresh_logs, notify, stop, stopping};
+use crate::up::{OfHost, context, end_early, fresh_logs, notify, stop, stopping};
 use brought::Brought;
 use enrol::{Controller, Node, never_joined};
 use kept::Kept;
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::LocalSet;
-use tulle_api::v1::{ApplyRequest, DeleteRequest, Object};
+use tulle_api::v1::Object;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest;
+use way::Way;
 
 /// A token is far shorter.
 const LONGEST_TOKEN: u64 = 4096;
-const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Words at the end.
+const LEFT: &str = "left the mesh; nothing is left of it here but the identity to come back with";
+const STAYS: &str = "ended without leaving the mesh; the same command starts this host again";
 
 /// Joins and runs until told to stop.
 pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
@@ -61,21 +67,23 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     if token.is_none() && !kept.file().exists() {
         return Err(never_joined(&kept));
     }
-    let address = resolve(&args.controller)?;
-    let own = reach(address)?;
+    let last_known = Rc::new(LastKnown::read(paths)?);
+    let way = Way::find(args, &kept, &last_known)?;
     let added = paths.missing();
     let _lock = Supervisor::make_room(paths)?;
     let begun = Cell::new(false);
     let how = How {
         controller: Controller {
-            address,
+            address: way.controller,
             fingerprint: ca,
             trust_domain,
             line: Arc::default(),
+            is_away: way.is_away,
         },
         token,
         kept,
-        own,
+        own: way.own,
+        last_known,
     };
     let joined = run(paths, args, &manifests, how, &begun);
     if !begun.get() {
@@ -95,6 +103,7 @@ struct How {
     kept: Kept,
     /// This host's address on the way to the controller.
     own: IpAddr,
+    last_known: Rc<LastKnown>,
 }
 
 /// Enrols and runs the workloads. `begun` tells that the controller has accepted them.
@@ -110,6 +119,7 @@ fn run(
         token,
         kept,
         own,
+        last_known,
     } = how;
     fresh_logs(paths)?;
     log::start(paths, Also::Nowhere)?;
@@ -133,54 +143,77 @@ fn run(
     let local = LocalSet::new();
     crate::run_to_end(local.run_until(async {
         let ca = controller.fingerprint.clone();
+        let is_away = controller.is_away;
         let line = Arc::clone(&controller.line);
         let certifier = HostCertifier::at(paths.host_authority(), paths.host_issued());
         let certifier = Rc::new(certifier);
         let entering = Node::enter(controller, token.as_deref(), kept, Rc::clone(&certifier));
         let node = entering.await?;
-        progress(&format!("joined as {}", node.identity()));
+        progress(&match is_away {
+            true => format!(
+                "no controller answers at {}: {} starts with what it knew last",
+                plan.controller,
+                node.identity()
+            ),
+            false => format!("joined as {}", node.identity()),
+        });
         let objects = own_objects(manifests, node.name())?;
         let mut brought = Brought::read(paths.brought(), node.joins())?;
         let (new, known) = brought.divide(&objects);
-        let mut client = node.objects();
+        let client = node.objects();
         let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
         let name = node.name().to_owned();
-        let context = context(paths, &plan, name, node.objects(), line, Some(certifier));
+        let of_host = OfHost {
+            certifier,
+            last_known: Rc::clone(&last_known),
+        };
+        let context = context(
+            paths,
+            &plan,
+            name,
+            node.objects(),
+            Arc::clone(&line),
+            Some(of_host),
+        );
+        if !is_away {
+            last_known.note_address(plan.reachable);
+        }
+        let keeping = Rc::clone(&last_known).keep(Rc::clone(&context));
+        let keeping = tokio::task::spawn_local(keeping);
         *context.ca_fingerprint.borrow_mut() = ca;
         let following = address::follow(Rc::clone(&context), args.advertise.is_some());
         let following = tokio::task::spawn_local(following);
         let counting = tokio::task::spawn_local(away::keep(Rc::clone(&context)));
         let signals = Signals::listen()?;
-        let Some(supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
+        let Some(mut supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
             progress("interrupted while it started; nothing is left of it here");
             return Ok(());
         };
-        if !new.is_empty() {
-            let request = ApplyRequest {
-                objects: new,
-                dry_run: false,
-            };
-            let applied = client
-                .apply(request)
-                .await
-                .rpc(|| "the controller refused the workloads".to_owned());
-            if let Err(failure) = applied {
+        if is_away {
+            let all = brought::together(last_known.objects(), &new);
+            let later = brought::bring_later(client.clone(), new, objects.clone(), brought);
+            supervisor.begin_alone(all, later);
+        } else {
+            if let Err(status) = brought::bring(client.clone(), new).await {
                 supervisor.give_up().await?;
-                return Err(failure);
+                return Err(client::failure(brought::REFUSED, &status));
             }
+            brought.keep(&objects);
+            tokio::task::spawn_local(brought::name_deleted(client.clone(), known));
         }
-        brought.keep(&objects);
-        tokio::task::spawn_local(brought::name_deleted(client.clone(), known));
         begun.set(true);
         let patience = Duration::from_secs(120);
         let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
         let out = Rc::new(Cell::new(None));
         let put_out = Rc::clone(&out);
+        let known_now = keeping.abort_handle();
         let stop = async move {
             tokio::select! {
                 () = stop => {}
                 failure = renewing => put_out.set(failure.ok()),
             }
+            // From here on sidecars hear how the others of this host end.
+            known_now.abort();
             stopping();
         };
         let follow = notify::follow(paths.clone(), patience, supervisor.phases());
@@ -191,21 +224,17 @@ fn run(
         view.abort();
         following.abort();
         counting.abort();
-        for object in objects {
-            let request = DeleteRequest {
-                kind: object.kind.clone(),
-                name: object.name.clone(),
-            };
-            match client.delete(request).await {
-                Ok(_) => brought.forget(&object),
-                Err(status) => tracing::warn!(%status, "cannot remove a stored workload"),
-            }
-        }
+        let leaves = !args.stay && !line.is_away();
+        let has_left = leaves && brought::leave(client, paths.brought(), &objects).await;
         ended?;
-        if let Some(failure) = out.take() {
+        let dismissed = out.take();
+        if has_left || dismissed.is_some() {
+            last_known.forget();
+        }
+        if let Some(failure) = dismissed {
             return Err(failure);
         }
-        progress("left the mesh; nothing is left of it here but the identity to come back with");
+        progress(if has_left { LEFT } else { STAYS });
         Ok(())
     }))
 }
@@ -238,31 +267,6 @@ fn token(args: &Join) -> Result<Option<String>> {
     let what = || format!("cannot read the token in {}", file.display());
     read.map_err(|e| Failure::input(what()).because(e))?;
     Ok(given(&text))
-}
-
-fn resolve(address: &str) -> Result<SocketAddr> {
-    let wrong = |why: String| {
-        Failure::usage(format!("--controller {address} is invalid"))
-            .because(why)
-            .fix("write HOST:PORT, as `tulle token create` prints it")
-    };
-    let mut found = address
-        .to_socket_addrs()
-        .map_err(|e| wrong(e.to_string()))?;
-    found
-        .next()
-        .ok_or_else(|| wrong("the name has no address".into()))
-}
-
-/// This host's address on the way to the controller.
-fn reach(controller: SocketAddr) -> Result<IpAddr> {
-    let stream = TcpStream::connect_timeout(&controller, CONNECT_TIME)
-        .or_fail(|| format!("cannot reach the controller at {controller}"))
-        .map_err(|f| f.fix("start the mesh there with `tulle up --loopback --listen 0.0.0.0:15010 --advertise ADDRESS FILE`, and open the port"))?;
-    let own = stream
-        .local_addr()
-        .or_fail(|| "cannot read a socket's address".to_owned())?;
-    Ok(own.ip())
 }
 
 /// The workloads, labelled as this host's: each host runs only its own.
@@ -308,11 +312,5 @@ mod tests {
         assert_eq!(fingerprint(&digits).unwrap(), digits);
         assert_eq!(fingerprint(&["0A"; 32].join(":")).unwrap(), digits);
         assert!(fingerprint("abc").is_err() && fingerprint(&"x".repeat(64)).is_err());
-    }
-
-    #[test]
-    fn addresses_without_port_are_refused() {
-        assert!(resolve("127.0.0.1").is_err());
-        assert!(resolve("127.0.0.1:15010").is_ok());
     }
 }

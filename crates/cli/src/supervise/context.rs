@@ -5,6 +5,7 @@
 use super::direct_places::Direct;
 use super::fixed_ports::FixedPorts;
 use super::host_authority::HostCertifier;
+use super::last_known::LastKnown;
 use super::line::Line;
 use super::ports::{Pool, Reserved};
 use super::process::SupervisedProcess;
@@ -87,6 +88,8 @@ pub(crate) struct Context {
     pub(crate) mesh: RefCell<MeshSpec>,
     /// The authority of a host that joined, over its own workloads.
     pub(crate) certifier: Option<Rc<HostCertifier>>,
+    /// The knowledge that such a host had last.
+    pub(crate) last_known: Option<Rc<LastKnown>>,
     /// The fingerprint of the authority, from the controller.
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.
@@ -307,10 +310,24 @@ impl Context {
         self.ports.take(address)
     }
 
-    /// A port at which sidecars of other hosts reach one of this host.
-    pub(crate) fn inbound_port(&self) -> Result<Reserved> {
+    /// A port at which sidecars of other hosts reach one of this host: on a host that joined the one that it had before,
+    /// which is what the others know for as long as no controller tells them another.
+    pub(crate) fn inbound_port(&self, workload: &str, port: u16) -> Result<Reserved> {
         let address = *self.reachable.borrow();
-        self.inbound_ports.take(address)
+        let Some(known) = &self.last_known else {
+            return self.inbound_ports.take(address);
+        };
+        let before = known.port(workload, port);
+        let needed = self.line.is_away();
+        let again = before.and_then(|p| self.inbound_ports.take_again(address, p, needed));
+        let taken = match again {
+            Some(reserved) => reserved,
+            None => self
+                .inbound_ports
+                .take_beside(address, |port| known.has_port(port))?,
+        };
+        known.note_port(workload, port, taken.address().port());
+        Ok(taken)
     }
 }
 

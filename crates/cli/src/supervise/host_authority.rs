@@ -158,6 +158,13 @@ impl HostCertifier {
         }
     }
 
+    /// The identity of a workload of this host, if it may certify that.
+    pub(crate) fn identity(&self, name: &str) -> Option<SpiffeId> {
+        let held = self.held.borrow();
+        let mut identities = held.as_ref()?.authority.constraint().identities.iter();
+        identities.find(|id| id.name() == name).cloned()
+    }
+
     /// The number of its authority; 0: it has none.
     pub(crate) fn generation(&self) -> u64 {
         let held = self.held.borrow();
@@ -336,6 +343,8 @@ mod tests {
 
         let again = certifier();
         again.read(&host).unwrap();
+        assert_eq!(again.identity("a"), Some(id("svc/a")));
+        assert_eq!(again.identity("edge"), None);
         assert_eq!(again.generation(), 4);
         let signed = again.sign(&csr, &id("svc/a")).unwrap();
         assert_eq!(signed.chain_der.len(), 2);

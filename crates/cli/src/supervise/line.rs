@@ -52,6 +52,17 @@ impl Line {
             .send_if_modified(|known| std::mem::replace(known, away) != away);
     }
 
+    /// Whether the controller has been silent for a while.
+    pub(crate) fn is_away(&self) -> bool {
+        *self.away.borrow()
+    }
+
+    /// Waits until the controller is there.
+    pub(crate) async fn back(&self) {
+        // It fails only when this is gone.
+        let _ = self.away.subscribe().wait_for(|away| !away).await;
+    }
+
     /// Follows whether the controller is away.
     pub(crate) fn away(&self) -> watch::Receiver<bool> {
         self.away.subscribe()

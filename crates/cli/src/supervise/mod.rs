@@ -13,6 +13,7 @@ pub(crate) mod fixed_ports;
 pub(crate) mod gateway;
 pub(crate) mod host_authority;
 pub(crate) mod janitor;
+pub(crate) mod last_known;
 pub(crate) mod leftovers;
 pub(crate) mod line;
 mod listening;
@@ -43,12 +44,14 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tulle_api::v1::Object;
 use workload::RunningWorkload;
 
 pub(crate) use controller::{
@@ -84,6 +87,8 @@ pub(crate) struct Supervisor {
     is_away: bool,
     answered: Rc<Cell<bool>>,
     targets: targets::Targets,
+    /// Work to be done before the controller is listened to.
+    first: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Supervisor {
@@ -133,6 +138,7 @@ impl Supervisor {
             is_away: false,
             answered: Rc::default(),
             targets: targets::Targets::default(),
+            first: None,
             context,
         };
         supervisor.publish()?;
@@ -184,6 +190,18 @@ impl Supervisor {
         self.phase.subscribe()
     }
 
+    /// Begins without a controller, with what a joined host knew last. `first` ends when the controller is back and knows
+    /// what is new here.
+    pub(crate) fn begin_alone(
+        &mut self,
+        known: Vec<Object>,
+        first: impl Future<Output = ()> + 'static,
+    ) {
+        self.context.line.set_away(true);
+        self.first = Some(Box::pin(first));
+        self.change(Change::Known(known));
+    }
+
     /// Ends what was started, without having run.
     pub(crate) async fn give_up(self) -> Result<()> {
         self.end().await
@@ -194,7 +212,13 @@ impl Supervisor {
         direct::warn(&self.context);
         let (tell, mut changes) = mpsc::channel(64);
         let watcher = objects::Watcher::new(&self.context, tell);
-        let watcher = tokio::task::spawn_local(watcher.run());
+        let first = self.first.take();
+        let watcher = tokio::task::spawn_local(async move {
+            if let Some(first) = first {
+                first.await;
+            }
+            watcher.run().await;
+        });
         let releases = tokio::task::spawn_local(crate::controller::release_memory());
         let mut rest = interval(REST_PERIOD);
         rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -239,13 +263,20 @@ impl Supervisor {
             return;
         }
         let connected = matches!(change, Change::All(_));
+        let known = matches!(change, Change::Known(_));
         self.wanted.change(change);
+        if let Some(last) = self.context.last_known.as_ref().filter(|_| !known) {
+            last.note_objects(self.wanted.all());
+        }
         if let Some(mesh) = self.wanted.mesh() {
             *self.context.mesh.borrow_mut() = mesh;
         }
         self.context.direct.borrow_mut().workloads = self.wanted.workloads();
         self.reconcile_workloads();
         self.reconcile_gateways();
+        if known {
+            (self.synced, self.is_away) = (true, true);
+        }
         if connected {
             self.synced = true;
             self.report_again();

@@ -28,6 +28,8 @@ const SILENT: Duration = Duration::from_secs(3);
 pub(crate) enum Change {
     /// All objects, at the start and whenever the connection was made anew.
     All(Vec<Object>),
+    /// All objects that a joined host knew last; its controller cannot be asked.
+    Known(Vec<Object>),
     /// One was made or changed.
     Applied(Object),
     /// One is gone.
@@ -141,7 +143,7 @@ impl Watcher {
 #[derive(Debug)]
 pub(crate) struct Wanted {
     node: String,
-    objects: BTreeMap<(String, String), String>,
+    objects: BTreeMap<(String, String), Object>,
 }
 
 impl Wanted {
@@ -156,7 +158,7 @@ impl Wanted {
     /// Takes news in.
     pub(crate) fn change(&mut self, change: Change) {
         match change {
-            Change::All(all) => {
+            Change::All(all) | Change::Known(all) => {
                 self.objects.clear();
                 for object in all {
                     self.put(object);
@@ -171,7 +173,13 @@ impl Wanted {
     }
 
     fn put(&mut self, object: Object) {
-        self.objects.insert((object.kind, object.name), object.json);
+        let key = (object.kind.clone(), object.name.clone());
+        self.objects.insert(key, object);
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Object> {
+        self.objects.values()
     }
 
     /// The mesh's settings, if there are any.
@@ -210,7 +218,7 @@ impl Wanted {
         self.objects
             .iter()
             .filter(move |((k, _), _)| k == kind)
-            .filter_map(|((kind, name), json)| match serde_json::from_str(json) {
+            .filter_map(|((kind, name), object)| match serde_json::from_str(&object.json) {
                 Ok(manifest) => Some((name.clone(), manifest)),
                 Err(error) => {
                     // The controller validated it, so this is a newer controller's object.

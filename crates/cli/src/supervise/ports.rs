@@ -70,11 +70,7 @@ pub(crate) struct Reserved {
 impl Reserved {
     /// Reserves one address.
     pub(super) fn bind(address: SocketAddr) -> std::io::Result<Self> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let socket = Self::socket(address)?;
         // Bind before SO_REUSEADDR is set: with it, the port would be shared with another's reservation.
         bind(&socket, &address)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -82,6 +78,27 @@ impl Reserved {
             address,
             _socket: socket,
         })
+    }
+
+    /// Reserves an address on which connections have just ended, which the kernel remembers for a minute. Nobody may listen
+    /// there; that another has reserved it, and does not listen yet, would not be seen.
+    fn bind_again(address: SocketAddr) -> std::io::Result<Self> {
+        let socket = Self::socket(address)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &address)?;
+        Ok(Self {
+            address,
+            _socket: socket,
+        })
+    }
+
+    fn socket(address: SocketAddr) -> std::io::Result<OwnedFd> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC;
+        Ok(socket_with(family, SocketType::STREAM, flags, None)?)
     }
 
     /// Where to listen.
@@ -117,8 +134,33 @@ impl Pool {
         }
     }
 
+    /// The port that somebody had before, if it is one of these and nobody has it now. `needed`: also where connections have
+    /// just ended.
+    pub(crate) fn take_again(&self, ip: IpAddr, port: u16, needed: bool) -> Option<Reserved> {
+        let offset = port.checked_sub(self.first)?;
+        let address = SocketAddr::new(ip, port);
+        let taken = (offset < self.count).then(|| match needed {
+            true => Reserved::bind(address).or_else(|_| Reserved::bind_again(address)),
+            false => Reserved::bind(address),
+        });
+        taken?.ok()
+    }
+
     /// A port that nobody has now, and nobody gets while the value lives.
     pub(crate) fn take(&self, ip: IpAddr) -> Result<Reserved> {
+        self.search(ip, |_| false)
+    }
+
+    /// The same, and none that is kept for somebody, unless no other is free.
+    pub(crate) fn take_beside(
+        &self,
+        ip: IpAddr,
+        is_kept: impl Fn(u16) -> bool,
+    ) -> Result<Reserved> {
+        self.search(ip, is_kept).or_else(|_| self.take(ip))
+    }
+
+    fn search(&self, ip: IpAddr, is_kept: impl Fn(u16) -> bool) -> Result<Reserved> {
         let mut last = None;
         if self.named {
             self.next.set(0);
@@ -126,6 +168,9 @@ impl Pool {
         for _ in 0..self.count {
             let offset = self.next.get() % self.count;
             self.next.set(offset + 1);
+            if is_kept(self.first + offset) {
+                continue;
+            }
             match Reserved::bind(SocketAddr::new(ip, self.first + offset)) {
                 Ok(reserved) => return Ok(reserved),
                 Err(e) if e.kind() == ErrorKind::AddrInUse => last = Some(e),
@@ -294,6 +339,38 @@ mod tests {
         let workers = [worker(), worker()];
         assert!(std::net::TcpStream::connect(reserved.address()).is_ok());
         drop(workers);
+    }
+
+    #[test]
+    fn a_port_of_before_is_taken_again_unless_somebody_listens_there() {
+        let pool = Pool::new();
+        let before = pool.take(LOCALHOST).unwrap();
+        let address = before.address();
+        // A connection that this end closes is remembered by the kernel.
+        let listener = tulle_net::socket::open(address).unwrap();
+        let client = std::net::TcpStream::connect(address).unwrap();
+        drop(listener.accept().unwrap());
+        drop(client);
+        drop(before);
+        let again = |needed| pool.take_again(LOCALHOST, address.port(), needed);
+        assert!(again(true).is_none(), "somebody listens");
+        drop(listener);
+        // A child of another test has copies of sockets until it has become another program.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while again(true).is_none() {
+            assert!(std::time::Instant::now() < end);
+            std::thread::yield_now();
+        }
+        assert!(
+            pool.take_again(LOCALHOST, 1, true).is_none(),
+            "not of these"
+        );
+
+        // A port that is kept for somebody is given to others last.
+        let range: PortRange = format!("{0}-{0}", address.port()).parse().unwrap();
+        let named = Pool::within(Some(range));
+        let last = named.search(LOCALHOST, |port| port == address.port());
+        assert!(last.is_err());
     }
 
     #[test]

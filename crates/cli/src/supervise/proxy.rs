@@ -9,7 +9,7 @@ use super::listening::Listening;
 use super::ports::Reserved;
 use super::process::{Make, SupervisedProcess};
 use super::{state, user};
-use crate::failure::{OrFail, Result};
+use crate::failure::{Failure, OrFail, Result};
 use crate::http;
 use crate::new_file::NewFile;
 use crate::paths::make_dir;
@@ -217,7 +217,7 @@ impl Drop for Maker {
 impl Maker {
     async fn make(&self) -> Result<tokio::process::Command> {
         let token = self.directory.join("token");
-        if !self.moves.take() {
+        if !self.moves.take() && !self.starts_alone()? {
             self.enrol(&token).await?;
         }
         let mut bootstrap = self.bootstrap(token)?;
@@ -252,7 +252,7 @@ impl Maker {
         let mut command = self
             .context
             .own_command(&launch, program, &log, passed)
-            .map_err(crate::failure::Failure::new)?;
+            .map_err(Failure::new)?;
         if let Some(programs) = envoy {
             command.arg("--envoy").arg(&programs.envoy);
         }
@@ -266,6 +266,37 @@ impl Maker {
             .current_dir(&self.directory)
             .stdin(std::process::Stdio::from(memory));
         Ok(command)
+    }
+
+    /// Whether a sidecar of a host that joined starts without anybody to ask: its configuration is the one that it had before
+    /// this host was started, and its certificate comes from the host's authority.
+    fn starts_alone(&self) -> Result<bool> {
+        let context = &self.context;
+        let is_first = self.identity.borrow().is_empty();
+        let (Some(certifier), Some(known)) = (&context.certifier, &context.last_known) else {
+            return Ok(false);
+        };
+        if !is_first || !context.line.is_away() || context.envoy.is_some() {
+            return Ok(false);
+        }
+        let name = &self.description.identity;
+        let what = || format!("{name} cannot start while no controller answers");
+        let identity = certifier.identity(name).ok_or_else(|| {
+            Failure::new(what()).because(
+                "this host has no authority over its identity: `certificates.hostAuthority` of the Mesh gives it one",
+            )
+        })?;
+        let configuration = known.sidecar(&self.description.name);
+        let configuration = configuration
+            .ok_or_else(|| Failure::new(what()).because("it has not run on this host before"))?;
+        self.write(&self.snapshot(), &configuration)?;
+        *self.identity.borrow_mut() = identity.to_string();
+        Ok(true)
+    }
+
+    /// The file with the configuration that it had last.
+    fn snapshot(&self) -> PathBuf {
+        self.directory.join("snapshot")
     }
 
     /// Writes a new join token. Without a controller a proxy that had its identity before starts
@@ -332,7 +363,7 @@ impl Maker {
                 // Also when it is spent: a proxy whose certificate expires looks there again.
                 join_token_file: Some(token),
                 service_account_token: None,
-                snapshot: Some(self.directory.join("snapshot")),
+                snapshot: Some(self.snapshot()),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
                 host_authority: None,
                 // A joined host may be far from its controller. The agent of Envoy takes no signals.

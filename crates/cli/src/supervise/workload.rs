@@ -302,6 +302,10 @@ impl Unit {
             ..Default::default()
         };
         *self.placement.borrow_mut() = Some(placement.clone());
+        if self.context.line.is_away() {
+            // It is told as soon as it is back.
+            return Ok(());
+        }
         self.context.report(placement).await
     }
 
@@ -399,6 +403,7 @@ impl Unit {
                         tracing::warn!(workload = self.name, "{failure}");
                         doubtful = true;
                         sleep(RETRY).await;
+                        self.context.line.back().await;
                     }
                 }
             }

@@ -202,7 +202,7 @@ impl Planner {
         let mut reserved = Vec::new();
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for port in &self.spec.ports {
-            let inbound = self.context.inbound_port()?;
+            let inbound = self.context.inbound_port(&self.name, port.port)?;
             endpoints.push(inbound.address());
             listeners.push(Listener {
                 address: inbound.address(),

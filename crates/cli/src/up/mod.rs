@@ -21,6 +21,7 @@ use crate::service_record::{ServiceRecord, bring};
 use crate::supervise::context::Context;
 use crate::supervise::fixed_ports::FixedPorts;
 use crate::supervise::host_authority::HostCertifier;
+use crate::supervise::last_known::LastKnown;
 use crate::supervise::line::Line;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::{Mode, Phase, RunState};
@@ -327,6 +328,14 @@ fn reporter() -> String {
     format!("{}.{now}", std::process::id())
 }
 
+/// The parts of a context that only a host has that joined its mesh.
+pub(crate) struct OfHost {
+    /// Its authority over its own workloads.
+    pub(crate) certifier: Rc<HostCertifier>,
+    /// The knowledge that it had last.
+    pub(crate) last_known: Rc<LastKnown>,
+}
+
 /// Builds, from a plan, the context that all units share.
 pub(crate) fn context(
     paths: &Paths,
@@ -334,8 +343,9 @@ pub(crate) fn context(
     node: String,
     objects: client::Objects,
     line: Arc<Line>,
-    certifier: Option<Rc<HostCertifier>>,
+    of_host: Option<OfHost>,
 ) -> Rc<Context> {
+    let (certifier, last_known) = of_host.map(|o| (o.certifier, o.last_known)).unzip();
     Rc::new(Context {
         paths: paths.clone(),
         mode: plan.mode,
@@ -358,6 +368,7 @@ pub(crate) fn context(
         changed: Rc::new(Notify::new()),
         mesh: RefCell::new(MeshSpec::default()),
         certifier,
+        last_known,
         ca_fingerprint: RefCell::new(String::new()),
         warnings: RefCell::new(BTreeSet::new()),
         users: RefCell::default(),

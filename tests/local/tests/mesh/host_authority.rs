@@ -66,12 +66,17 @@ impl Story {
         assert_eq!(up.code, 0, "{up:?}");
     }
 
-    fn join(&self, host: &Demo, name: &str) -> Child {
+    /// A token for a host, with what else its command needs.
+    fn token(&self, name: &str) -> Value {
         let identity = format!("node/{name}");
         let made = self
             .centre
             .tulle(&["token", "create", &identity, "-o", "json"]);
-        let made: Value = serde_json::from_str(&made.out).unwrap();
+        serde_json::from_str(&made.out).unwrap()
+    }
+
+    fn join(&self, host: &Demo, name: &str) -> Child {
+        let made = self.token(name);
         let mut command = joining(host, &made);
         command.env("TULLE_TOKEN", made["token"].as_str().unwrap());
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -221,6 +226,130 @@ fn hosts_go_on_without_their_controller_and_come_back_to_it() {
     for child in &mut joined {
         assert_eq!(terminate(child), 0);
     }
+}
+
+/// Starts a host that has been of the mesh, without a token.
+fn start_again(host: &Demo, made: &Value, options: &[&str]) -> Child {
+    let mut command = joining(host, made);
+    command
+        .args(options)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// The supervisor of a host loses its power, and with it all that the machine has not on its disk.
+fn cut_power(host: &Demo, mut joined: Child) {
+    signal(
+        i32::try_from(host.status()["mesh"]["supervisor_pid"].as_i64().unwrap()).unwrap(),
+        Signal::KILL,
+    );
+    joined.wait().unwrap();
+    eventually("what was left of it is cleared away", || {
+        host.left().is_empty()
+    });
+    let run = host.path().join("state/run");
+    assert!(run.exists());
+    std::fs::remove_dir_all(run).unwrap();
+}
+
+#[test]
+fn a_host_starts_again_although_no_controller_answers() {
+    let closed = "apiVersion: tulle.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: closed}\nspec:\n  \
+                  action: Deny\n  targetRefs: [{name: ratings}]\n  rules:\n    - to: {paths: [{type: PathPrefix, value: /closed}]}\n";
+    let story = Story::start(|_| format!("{}---\n{closed}", mesh(600)));
+    let port = free_port();
+    let ratings = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
+    let host = Demo::prepare_without_privileges(|text| {
+        format!(
+            "{}\n---\n{}",
+            only(&text, is_ratings),
+            sleeper("caller", &upstream)
+        )
+    });
+    let is_closed = || {
+        let mut client = Client::connect(ratings);
+        client.get("/closed").status()
+    };
+    let made = story.token("two");
+    let joined = story.join(&host, "two");
+    story.await_authority("two", &["caller", "ratings"]);
+    eventually("ratings answers", || call(ratings).is_ok());
+    assert_eq!(is_closed(), 403);
+    let known = host.path().join("state/host-last-known");
+    let await_known = |workloads: &[&str]| {
+        eventually("what the sidecars know is on the disk", || {
+            workloads.iter().all(|workload| {
+                let now = host.path().join("state/run/proxies").join(workload);
+                let now = std::fs::read(now.join("snapshot")).unwrap();
+                std::fs::read(known.join(format!("{workload}.json"))).is_ok_and(|kept| kept == now)
+            })
+        });
+    };
+    await_known(&["caller", "ratings"]);
+
+    // First the centre is lost, then the host's power; and no certificate is left of before.
+    story.kill();
+    let lost = Instant::now();
+    cut_power(&host, joined);
+    while lost.elapsed() < Duration::from_secs(LIFETIME) {
+        pause("certificates end", Duration::from_millis(100));
+    }
+    let mut joined = start_again(&host, &made, &[]);
+    eventually("ratings answers without a centre", || call(ratings).is_ok());
+    assert_eq!((shown(&host, "ratings"), shown(&host, "caller")), (2, 2));
+    assert_eq!(is_closed(), 403, "policy is as it was");
+
+    // An end in order leaves nothing that it would not find again. What is new waits, and holds up nobody.
+    assert_eq!(terminate(&mut joined), 0);
+    let text = std::fs::read_to_string(&host.manifest).unwrap();
+    std::fs::write(
+        &host.manifest,
+        format!("{text}\n---\n{}", sleeper("late", "")),
+    )
+    .unwrap();
+    let mut joined = start_again(&host, &made, &["--stay"]);
+    eventually("ratings answers without a centre", || call(ratings).is_ok());
+    eventually("the new workload says what it waits for", || {
+        let status = host.tulle(&["status"]).out;
+        status.contains("cannot start while no controller answers")
+    });
+    assert!(host.application_now("late").is_none());
+
+    story.up(story.port);
+    let is_back = || shown(&host, "ratings") == 1 && shown(&host, "caller") == 1;
+    eventually("the centre certifies them again", is_back);
+    eventually("the new workload runs", || {
+        host.application_now("late").is_some()
+    });
+    assert_eq!(story.workloads(), ["caller", "late", "ratings"]);
+    eventually("ratings answers", || call(ratings).is_ok());
+    assert_eq!(is_closed(), 403);
+
+    // Shut down while the centre is there, and started while it is not.
+    story.await_authority("two", &["caller", "late", "ratings"]);
+    await_known(&["caller", "late", "ratings"]);
+    assert_eq!(terminate(&mut joined), 0);
+    assert_eq!(story.workloads(), ["caller", "late", "ratings"]);
+    story.kill();
+    let mut joined = start_again(&host, &made, &[]);
+    eventually("ratings answers without a centre", || call(ratings).is_ok());
+    eventually("all of it runs without a centre", || {
+        host.application_now("late").is_some()
+    });
+    story.up(story.port);
+    eventually("the centre certifies them again", is_back);
+
+    // A host that has left is not of the mesh, whoever answers.
+    assert_eq!(terminate(&mut joined), 0);
+    assert!(story.workloads().is_empty());
+    assert!(!known.exists() && !host.path().join("state/host-last-known.json").exists());
+    story.kill();
+    let refused = joining(&host, &made).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot reach the controller"), "{said}");
 }
 
 /// The authority comes from the mesh's root, as the host's own certificate does, and is replaced with it.

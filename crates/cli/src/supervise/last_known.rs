@@ -1,0 +1,372 @@
+//! Keeps what a joined host knows of its mesh in its state directory, so that it starts after a power cut although no
+//! controller answers, at the addresses by which its own workloads know each other.
+//!
+//! The controller alone decides. This is read where it cannot be asked, and forgotten when the host leaves in order.
+//! No key is in it: sidecars get certificates of the [host's authority](super::host_authority), or wait.
+
+use super::context::Context;
+use crate::failure::{OrFail, Result};
+use crate::new_file::NewFile;
+use crate::paths::{Paths, make_dir};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+use tokio::time::sleep;
+use tulle_api::v1::Object;
+
+/// Between looks at the configurations of sidecars. A power cut loses what they were told in the last of these.
+const LOOK: Duration = Duration::from_secs(5);
+/// The largest configuration that is kept; in a large mesh one has some hundred KiB.
+const LARGEST: u64 = 16 << 20;
+
+/// The content of the file.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Content {
+    /// The controller as it was named, and where that was.
+    controller: Option<(String, SocketAddr)>,
+    /// Where others reached this host.
+    address: Option<IpAddr>,
+    /// Kind, name and text of the Mesh and of this host's workloads.
+    objects: Vec<(String, String, String)>,
+    /// Ports at which others reach workloads: `WORKLOAD/PORT`.
+    ports: BTreeMap<String, u16>,
+}
+
+/// The knowledge of this host, and where it is kept.
+pub(crate) struct LastKnown {
+    file: PathBuf,
+    /// Configurations of sidecars, one file for each workload.
+    sidecars: PathBuf,
+    content: RefCell<Content>,
+}
+
+impl LastKnown {
+    /// Reads what was known. A host that has never joined, or has left in order, knows nothing.
+    pub(crate) fn read(paths: &Paths) -> Result<Self> {
+        let file = paths.last_known();
+        let what = || format!("cannot read what this host knew last, {}", file.display());
+        let content = match fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text)
+                .or_fail(what)
+                .map_err(|f| f.fix("remove the file; the controller tells this host anew"))?,
+            Err(e) if e.kind() == ErrorKind::NotFound => Content::default(),
+            Err(e) => return Err(e).or_fail(what),
+        };
+        Ok(Self {
+            sidecars: paths.last_known_sidecars(),
+            content: RefCell::new(content),
+            file,
+        })
+    }
+
+    /// Where a controller of this name was.
+    pub(crate) fn controller(&self, name: &str) -> Option<SocketAddr> {
+        let content = self.content.borrow();
+        let (known, address) = content.controller.as_ref()?;
+        (known == name).then_some(*address)
+    }
+
+    /// Where others reached this host.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.content.borrow().address
+    }
+
+    /// The Mesh and this host's workloads.
+    pub(crate) fn objects(&self) -> Vec<Object> {
+        let content = self.content.borrow();
+        let objects = content.objects.iter().cloned();
+        objects
+            .map(|(kind, name, json)| Object { kind, name, json })
+            .collect()
+    }
+
+    /// The port at which others reached this port of a workload.
+    pub(crate) fn port(&self, workload: &str, port: u16) -> Option<u16> {
+        let content = self.content.borrow();
+        content.ports.get(&key(workload, port)).copied()
+    }
+
+    /// Whether this is such a port of any workload.
+    pub(crate) fn has_port(&self, number: u16) -> bool {
+        let content = self.content.borrow();
+        content.ports.values().any(|port| *port == number)
+    }
+
+    /// Notes where the controller of this name is.
+    pub(crate) fn note_controller(&self, name: &str, address: SocketAddr) {
+        self.note(|content| content.controller = Some((name.to_owned(), address)));
+    }
+
+    /// Notes where others reach this host.
+    pub(crate) fn note_address(&self, address: IpAddr) {
+        self.note(|content| content.address = Some(address));
+    }
+
+    /// Notes all objects for this host, and gives up what is known of workloads that are no more.
+    pub(crate) fn note_objects<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
+        let objects = objects.map(|o| (o.kind.clone(), o.name.clone(), o.json.clone()));
+        let objects: Vec<_> = objects.collect();
+        let is_there = |workload: &str| {
+            let mut workloads = objects.iter().filter(|(kind, ..)| kind == "Workload");
+            workloads.any(|(_, name, _)| name == workload)
+        };
+        for entry in fs::read_dir(&self.sidecars).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let workload = path.file_stem().and_then(|stem| stem.to_str());
+            if !workload.is_some_and(is_there) {
+                // Whoever gets this name next is another; what is left of this one is read no more.
+                let _ = fs::remove_file(&path);
+            }
+        }
+        self.note(|content| {
+            content
+                .ports
+                .retain(|key, _| key.split_once('/').is_some_and(|(name, _)| is_there(name)));
+            content.objects = objects.clone();
+        });
+    }
+
+    /// Notes at which port others reach this port of a workload.
+    pub(crate) fn note_port(&self, workload: &str, port: u16, at: u16) {
+        self.note(|content| {
+            content.ports.insert(key(workload, port), at);
+        });
+    }
+
+    /// Writes the file if something has changed.
+    fn note(&self, change: impl FnOnce(&mut Content)) {
+        let before = serde_json::to_vec(&*self.content.borrow());
+        change(&mut self.content.borrow_mut());
+        let now = serde_json::to_vec(&*self.content.borrow());
+        let (Ok(before), Ok(now)) = (before, now) else {
+            return;
+        };
+        if before != now || !self.file.exists() {
+            self.write(&self.file, &now);
+        }
+    }
+
+    /// Without the file the host goes on; it could not start without its controller.
+    fn write(&self, file: &Path, text: &[u8]) {
+        let write = || {
+            let mut new = NewFile::create(file)?;
+            new.out.write_all(text)?;
+            new.replace_durably()
+        };
+        if let Err(error) = write() {
+            tracing::warn!(file = %file.display(), %error, "what this host knows is not kept");
+        }
+    }
+
+    /// The configuration that the sidecar of a workload had last.
+    pub(crate) fn sidecar(&self, workload: &str) -> Option<Vec<u8>> {
+        fs::read(self.sidecar_file(workload)).ok()
+    }
+
+    fn sidecar_file(&self, workload: &str) -> PathBuf {
+        self.sidecars.join(format!("{workload}.json"))
+    }
+
+    /// Keeps the configurations of all sidecars as they change, for as long as the host is up.
+    pub(crate) async fn keep(self: Rc<Self>, context: Rc<Context>) {
+        let mut seen = BTreeMap::new();
+        loop {
+            sleep(LOOK).await;
+            for workload in self.workloads() {
+                let from = context.paths.proxies().join(&workload).join("snapshot");
+                let to = self.sidecar_file(&workload);
+                let before = seen.get(&workload).copied();
+                // It may be megabytes, and the disk slow.
+                let copied = tokio::task::spawn_blocking(move || copy(&from, &to, before)).await;
+                match copied {
+                    Ok(Ok(Some(modified))) => {
+                        seen.insert(workload, modified);
+                    }
+                    Ok(Ok(None)) => {}
+                    Ok(Err(failure)) => tracing::warn!("{failure}"),
+                    Err(error) => tracing::warn!(%error, "a configuration is not kept"),
+                }
+            }
+        }
+    }
+
+    fn workloads(&self) -> Vec<String> {
+        let content = self.content.borrow();
+        let objects = content.objects.iter();
+        let workloads = objects.filter(|(kind, ..)| kind == "Workload");
+        workloads.map(|(_, name, _)| name.clone()).collect()
+    }
+
+    /// Forgets everything: this host has left its mesh, or the mesh has dismissed it.
+    pub(crate) fn forget(&self) {
+        *self.content.borrow_mut() = Content::default();
+        let removed = fs::remove_file(&self.file);
+        for gone in [removed, fs::remove_dir_all(&self.sidecars)] {
+            match gone {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    tracing::warn!(error = %e, "what this host knew is still there");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn key(workload: &str, port: u16) -> String {
+    format!("{workload}/{port}")
+}
+
+/// Copies a configuration that has changed; when it was. The directory is the sidecar's own, so what lies there was
+/// perhaps put there to have root copy something else: it is a file, and of the directory's owner.
+fn copy(from: &Path, to: &Path, before: Option<SystemTime>) -> Result<Option<SystemTime>> {
+    let what = || format!("cannot keep the configuration {}", from.display());
+    let directory = from.parent().unwrap_or(from);
+    let owner = match fs::symlink_metadata(directory) {
+        Ok(found) => found,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).or_fail(what),
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match open(from, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        // It has none yet, or goes.
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(e) => return Err(e).or_fail(what),
+    };
+    let found = file.metadata().or_fail(what)?;
+    let modified = found.modified().or_fail(what)?;
+    let stat = fstat(&file).or_fail(what)?;
+    let is_own = stat.st_uid == std::os::unix::fs::MetadataExt::uid(&owner);
+    if !found.is_file() || !is_own || found.len() > LARGEST {
+        return Err(crate::failure::Failure::new(what()).because("it is no file of the sidecar's"));
+    }
+    if before == Some(modified) {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST).read_to_end(&mut text).or_fail(what)?;
+    if let Some(directory) = to.parent() {
+        make_dir(directory, 0o700)?;
+    }
+    let mut new = NewFile::create(to).or_fail(what)?;
+    new.out.write_all(&text).or_fail(what)?;
+    new.replace_durably().or_fail(what)?;
+    Ok(Some(modified))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn at(directory: &Path) -> LastKnown {
+        let paths = Paths {
+            name: "t".into(),
+            state: directory.to_owned(),
+            run: directory.join("run"),
+        };
+        LastKnown::read(&paths).unwrap()
+    }
+
+    fn object(kind: &str, name: &str) -> Object {
+        Object {
+            kind: kind.into(),
+            name: name.into(),
+            json: format!("{{}}{name}"),
+        }
+    }
+
+    #[test]
+    fn what_was_known_outlives_the_process_until_the_host_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = at(dir.path());
+        assert!(known.objects().is_empty());
+        let controller = SocketAddr::from(([10, 0, 0, 1], 15010));
+        known.note_controller("centre:15010", controller);
+        known.note_address([10, 0, 0, 2].into());
+        let objects = [
+            object("Mesh", "m"),
+            object("Workload", "a"),
+            object("Workload", "b"),
+        ];
+        known.note_objects(objects.iter());
+        known.note_port("a", 80, 61_000);
+        known.note_port("b", 80, 61_001);
+        make_dir(&known.sidecars, 0o700).unwrap();
+        for name in ["a", "b"] {
+            fs::write(known.sidecar_file(name), name).unwrap();
+        }
+
+        let again = at(dir.path());
+        assert_eq!(again.controller("centre:15010"), Some(controller));
+        assert_eq!(again.controller("other:15010"), None);
+        assert_eq!(again.address(), Some([10, 0, 0, 2].into()));
+        assert_eq!(again.objects(), objects);
+        assert_eq!(again.port("b", 80), Some(61_001));
+        assert_eq!(again.sidecar("b").as_deref(), Some(&b"b"[..]));
+        // A workload that is no more leaves nothing.
+        again.note_objects(objects[..2].iter());
+        assert_eq!(
+            (again.port("a", 80), again.port("b", 80)),
+            (Some(61_000), None)
+        );
+        assert!(again.has_port(61_000) && !again.has_port(61_001));
+        assert_eq!(
+            (again.sidecar("a").is_some(), again.sidecar("b")),
+            (true, None)
+        );
+
+        again.forget();
+        let left = at(dir.path());
+        assert!(left.objects().is_empty() && left.sidecar("a").is_none());
+        fs::write(&left.file, "{").unwrap();
+        let paths = Paths {
+            name: "t".into(),
+            state: dir.path().to_owned(),
+            run: dir.path().join("run"),
+        };
+        let said = LastKnown::read(&paths).err().unwrap().to_string();
+        assert!(said.contains("host-last-known.json"), "{said}");
+    }
+
+    #[test]
+    fn a_sidecar_gets_only_its_own_file_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own");
+        make_dir(&own, 0o700).unwrap();
+        let (from, to) = (own.join("snapshot"), dir.path().join("kept/a.json"));
+        assert_eq!(copy(&from, &to, None).unwrap(), None, "it has none yet");
+        fs::write(&from, "first").unwrap();
+        let first = copy(&from, &to, None).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"first");
+        assert_eq!(
+            copy(&from, &to, first).unwrap(),
+            None,
+            "nothing has changed"
+        );
+
+        let secret = dir.path().join("secret");
+        fs::write(&secret, "secret").unwrap();
+        fs::remove_file(&from).unwrap();
+        symlink(&secret, &from).unwrap();
+        assert!(copy(&from, &to, None).is_err());
+        fs::remove_file(&from).unwrap();
+        fs::create_dir(&from).unwrap();
+        assert!(copy(&from, &to, None).is_err());
+        assert_eq!(fs::read(&to).unwrap(), b"first");
+        // Another's file, which only root could have linked there.
+        if rustix::process::geteuid().is_root() {
+            fs::remove_dir(&from).unwrap();
+            fs::hard_link(&secret, &from).unwrap();
+            std::os::unix::fs::chown(&secret, Some(61_200), None).unwrap();
+            assert!(copy(&from, &to, None).is_err());
+        }
+    }
+}
