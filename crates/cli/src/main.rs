@@ -4,7 +4,6 @@
 
 mod apply;
 mod args;
-mod bench;
 mod browser;
 mod bug_report;
 mod ca;
@@ -37,6 +36,7 @@ mod plugin;
 mod plugin_trial;
 mod port_range;
 mod proc;
+mod programs;
 mod prove;
 mod proxies;
 mod restart;
@@ -56,6 +56,7 @@ use args::{Cli, Command, Internal, Shell};
 use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
 use paths::Paths;
+use programs::Program;
 use std::pin::Pin;
 use std::process::ExitCode;
 use supervise::preflight::Host;
@@ -153,7 +154,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
         Internal::RemoveCni { once_updated } => {
             run_to_end(kube::uninstall::remove_cni(once_updated.as_deref()))?;
         }
-        Internal::EnvoyAgent { words } => return Err(data_plane::become_the_agent(words)),
+        Internal::EnvoyAgent { words } => return Err(Program::AGENT.take_over(words)),
         Internal::AfterHelm { namespace } => run_to_end(kube::uninstall::after_helm(namespace))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -176,7 +177,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Command::Bench { words } = &cli.command {
-        return Err(bench::become_the_lab(words));
+        return Err(Program::LAB.take_over(words));
     }
     if let Command::Import(args) = &cli.command
         && !args.cluster

@@ -1,7 +1,7 @@
 //! Runs a plugin on one request, by the program of the sidecars, which alone has the engine.
 
-use crate::data_plane::find_proxy;
 use crate::failure::{Failure, OrFail, Result};
+use crate::programs::Program;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ const REFUSED: i32 = 65;
 
 /// Runs a trial; its outcome.
 pub(crate) fn run(trial: &Value) -> Result<Value> {
-    let program = find_proxy()?;
+    let program = Program::PROXY.find()?;
     let what = || format!("cannot run {}", program.display());
     let mut child = Command::new(&program)
         .arg("--try-plugin")

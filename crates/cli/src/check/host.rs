@@ -1,8 +1,8 @@
 //! Can a mesh run on this host?
 
 use super::Findings;
-use crate::data_plane::find_proxy;
 use crate::paths::Paths;
+use crate::programs::Program;
 use crate::supervise::state::RunState;
 use rustix::process::{Resource, getrlimit};
 use std::net::{Ipv4Addr, TcpListener};
@@ -80,7 +80,7 @@ fn interception(findings: &mut Findings) {
 }
 
 fn proxy(findings: &mut Findings) {
-    match find_proxy() {
+    match Program::PROXY.find() {
         Ok(path) => findings.ok("proxy", path.display().to_string()),
         Err(failure) => findings.error(
             "proxy",

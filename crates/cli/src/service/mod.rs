@@ -9,13 +9,14 @@ mod upgrade;
 
 use crate::apply::{judge_alone, outcome, warn};
 use crate::args::{Global, Init, Installed, Output, Service, ServiceInstall};
-use crate::data_plane::{DataPlane, find_agent, find_proxy};
+use crate::data_plane::DataPlane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
 use crate::manifests;
 use crate::new_file::NewFile;
 use crate::output::{self, coarse, line, one_line, progress};
 use crate::paths::Paths;
+use crate::programs::Program;
 use crate::service_record::{self, ServiceRecord};
 use crate::supervise::context;
 use crate::supervise::preflight::Host;
@@ -149,9 +150,9 @@ fn unit_of(paths: &Paths, global: &Global, args: &ServiceInstall, place: &Place)
         files.push(file.canonicalize().or_fail(what)?);
     }
     if args.installed.root.is_none() {
-        find_proxy()?;
+        Program::PROXY.find()?;
         if args.options.sidecars.data_plane == DataPlane::Envoy {
-            find_agent()?;
+            Program::AGENT.find()?;
         }
         for file in files.iter().chain([&own]) {
             warn_of_owner(file);

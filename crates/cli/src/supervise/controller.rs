@@ -6,10 +6,11 @@ use super::process::{Make, SupervisedProcess};
 use super::state::{Mode, ProcessPhase};
 use crate::args::{ConsoleChoice, MeshOptions, Sidecars};
 use crate::client::{Objects, Rpc};
-use crate::data_plane::{DataPlane, EnvoyPrograms, find_agent, find_proxy};
+use crate::data_plane::{DataPlane, EnvoyPrograms};
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::port_range::PortRange;
+use crate::programs::Program;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -185,12 +186,12 @@ pub(super) const COPIED: [&str; 3] = ["proxy", "agent", "envoy"];
 
 /// The proxy as its user can run it.
 pub(crate) fn usable_proxy(paths: &Paths) -> Result<PathBuf> {
-    usable(paths, "proxy", find_proxy()?)
+    usable(paths, "proxy", Program::PROXY.find()?)
 }
 
 /// The agent as its user can run it.
 pub(crate) fn usable_agent(paths: &Paths) -> Result<PathBuf> {
-    usable(paths, "agent", find_agent()?)
+    usable(paths, "agent", Program::AGENT.find()?)
 }
 
 /// The agent and Envoy as their user can run them, where sidecars are Envoy.
