@@ -46,18 +46,11 @@ pub(crate) fn failure(what: impl Into<String>, status: &Status) -> Failure {
     }
 }
 
-/// Whether the controller has answered, and refuses. Else it may be away.
-pub(crate) fn is_refusal(status: &Status) -> bool {
+/// Whether no controller has answered.
+pub(crate) fn is_away(status: &Status) -> bool {
     matches!(
         status.code(),
-        Code::InvalidArgument
-            | Code::FailedPrecondition
-            | Code::AlreadyExists
-            | Code::NotFound
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::OutOfRange
-            | Code::ResourceExhausted
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
     )
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct ProcessId {
 impl ProcessId {
     /// The process that now has this number.
     pub(crate) fn from_pid(pid: i32) -> Option<Self> {
-        let started = Stat::read(pid)?.started;
+        let started = Stat::of_main_thread(pid)?.started;
         Some(Self { pid, started })
     }
 
@@ -33,7 +33,7 @@ impl ProcessId {
 
     /// Whether it still runs. One that ended and was not yet waited for does not.
     pub(crate) fn is_alive(self) -> bool {
-        Stat::read(self.pid).is_some_and(|s| s.started == self.started && s.state != 'Z')
+        Stat::of_main_thread(self.pid).is_some_and(|s| s.started == self.started && s.state != 'Z')
     }
 
     /// Sends a signal if it is still that process.
@@ -47,7 +47,7 @@ impl ProcessId {
     }
 }
 
-/// A line of `/proc/PID/stat`.
+/// A line of `/proc/PID/stat`, or of one of its threads.
 struct Stat {
     state: char,
     cpu_ticks: u64,
@@ -55,8 +55,14 @@ struct Stat {
 }
 
 impl Stat {
-    fn read(pid: i32) -> Option<Self> {
+    fn of_process(pid: i32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The thread lives from the process's beginning to its end. Where a processor is imitated (qemu's user mode) a process
+    /// reads something else of itself than others do, but not of its threads.
+    fn of_main_thread(pid: i32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat")).ok()?)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -98,7 +104,8 @@ pub(crate) fn usage(id: ProcessId) -> Option<Usage> {
 
 #[allow(clippy::cast_precision_loss)] // ticks: far below 2^52
 fn usage_of_one(id: ProcessId) -> Option<Usage> {
-    let stat = Stat::read(id.pid).filter(|s| s.started == id.started)?;
+    ProcessId::from_pid(id.pid).filter(|now| *now == id)?;
+    let stat = Stat::of_process(id.pid)?;
     let statm = fs::read_to_string(format!("/proc/{}/statm", id.pid)).ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(Usage {

@@ -152,7 +152,8 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Leaves the choice of a port to `connect` (ip(7), IP_BIND_ADDRESS_NO_PORT): it needs to be free only
-/// for that destination.
+/// for that destination. A kernel that does not know this (before Linux 4.2, and qemu's user mode) chooses at once: there are
+/// fewer ports then.
 fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option reads one int, which outlives the call, and the descriptor is open.
@@ -166,9 +167,11 @@ fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
             libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4),
         )
     };
+    let error = io::Error::last_os_error();
     match result {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        _ if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        _ => Err(error),
     }
 }
 

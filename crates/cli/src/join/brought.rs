@@ -4,7 +4,7 @@
 //! back: what was done to it there meanwhile holds. A workload that was deleted there stays deleted. A host that leaves in
 //! order takes its workloads along, and brings them anew.
 
-use crate::client::{Objects, is_refusal};
+use crate::client::{Objects, is_away};
 use crate::failure::{OrFail, Result};
 use crate::new_file::NewFile;
 use crate::output::progress;
@@ -18,6 +18,8 @@ use tulle_api::v1::{ApplyRequest, DeleteRequest, ListRequest, Object};
 
 /// Between tries to bring what is new to a controller that was away.
 const BRING_AGAIN: Duration = Duration::from_secs(2);
+/// The same, where that has answered and did not take it.
+const BRING_REFUSED: Duration = Duration::from_secs(30);
 /// The controller's answer to workloads that it does not take.
 pub(super) const REFUSED: &str = "the controller refused the workloads";
 
@@ -90,10 +92,12 @@ impl Brought {
     }
 }
 
-/// Objects as they were known, with what is new since.
+/// Objects as they were known, with those that were not. One that has changed stays what it was: the configuration of
+/// its sidecar is of that.
 pub(super) fn together(mut known: Vec<Object>, new: &[Object]) -> Vec<Object> {
-    known.retain(|known| !new.iter().any(|new| key(new) == key(known)));
-    known.extend(new.iter().cloned());
+    let is_known = |new: &&Object| known.iter().any(|known| key(known) == key(new));
+    let added: Vec<Object> = new.iter().filter(|new| !is_known(new)).cloned().collect();
+    known.extend(added);
     known
 }
 
@@ -112,7 +116,7 @@ pub(super) async fn bring(
     client.apply(request).await.map(drop)
 }
 
-/// Brings what is new to a controller that is away, as soon as it is back.
+/// Brings what is new to a controller that is away, and ends when that has answered. What it did not take is tried again.
 pub(super) async fn bring_later(
     client: Objects,
     new: Vec<Object>,
@@ -122,13 +126,22 @@ pub(super) async fn bring_later(
     loop {
         match bring(client.clone(), new.clone()).await {
             Ok(()) => return brought.keep(&all),
-            Err(status) if is_refusal(&status) => {
+            Err(status) if is_away(&status) => sleep(BRING_AGAIN).await,
+            Err(status) => {
                 tracing::error!(%status, "{REFUSED}");
-                return;
+                break;
             }
-            Err(_) => sleep(BRING_AGAIN).await,
         }
     }
+    tokio::task::spawn_local(async move {
+        loop {
+            sleep(BRING_REFUSED).await;
+            match bring(client.clone(), new.clone()).await {
+                Ok(()) => return brought.keep(&all),
+                Err(status) => tracing::debug!(%status, "{REFUSED}"),
+            }
+        }
+    });
 }
 
 /// Takes this host's workloads along; whether the controller knows that.
@@ -148,15 +161,13 @@ pub(super) async fn leave(mut client: Objects, file: PathBuf, objects: &[Object]
         };
         match client.delete(request).await {
             Ok(_) => brought.forget(object),
-            // It may have been deleted there before.
-            Err(status) if is_refusal(&status) => {
-                tracing::warn!(%status, "cannot remove a stored workload");
-            }
-            Err(status) => {
+            Err(status) if is_away(&status) => {
                 tracing::warn!(%status, "the controller is away; it keeps this host's workloads");
                 all = false;
                 break;
             }
+            // It may have been deleted there before.
+            Err(status) => tracing::warn!(%status, "cannot remove a stored workload"),
         }
     }
     all
@@ -217,7 +228,8 @@ mod tests {
         ];
         let (new, known) = again.divide(&objects);
         let all = together(vec![object("b", "1"), object("e", "1")], &new);
-        assert_eq!(names(&all), ["e", "b", "c", "d"]);
+        assert_eq!(names(&all), ["b", "e", "c", "d"]);
+        assert_eq!(all[0].json, "1");
         assert_eq!(
             (names(&new), names(&known)),
             (vec!["b", "c", "d"], vec!["a"])

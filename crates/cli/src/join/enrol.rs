@@ -2,10 +2,11 @@
 //! renewed for as long as it stays.
 
 use super::kept::Kept;
-use crate::client::{Objects, failure, objects_over};
+use crate::client::{Objects, failure, is_away, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{coarse, progress};
 use crate::supervise::host_authority::HostCertifier;
+use crate::supervise::last_known::LastKnown;
 use crate::supervise::line::Line;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -49,8 +50,29 @@ pub(crate) struct Controller {
     pub(crate) trust_domain: TrustDomain,
     /// The line to it.
     pub(crate) line: Arc<Line>,
-    /// It did not answer when this host was started.
-    pub(crate) is_away: bool,
+    /// This host may start without its answer.
+    pub(crate) may_be_away: bool,
+}
+
+/// The files by which a host is of its mesh.
+pub(crate) struct OwnFiles {
+    /// Its identity.
+    pub(crate) identity: Kept,
+    /// Its authority over its own workloads.
+    pub(crate) certifier: Rc<HostCertifier>,
+    /// The knowledge that it had last.
+    pub(crate) last_known: Rc<LastKnown>,
+}
+
+/// Ways in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entrance {
+    /// With a token.
+    Joins,
+    /// With the identity that was kept.
+    ComesBack,
+    /// With that, and no controller has said anything.
+    Alone,
 }
 
 /// This host as the mesh knows it.
@@ -58,10 +80,8 @@ pub(crate) struct Node {
     controller: Controller,
     identity: SpiffeId,
     present: Arc<Mutex<Present>>,
-    kept: Kept,
-    certifier: Rc<HostCertifier>,
-    /// It has joined with a token just now.
-    joins: bool,
+    own: OwnFiles,
+    entrance: Entrance,
     /// One connection for all: each costs a handshake and questions whether it is still there.
     objects: Objects,
 }
@@ -76,36 +96,50 @@ struct Present {
 }
 
 impl Node {
-    /// Joins with a token, or comes back with the identity that was kept; where no controller answers, without asking. A
-    /// token that is spent, as after a restart with the same arguments, is no reason to stay away.
+    /// Joins with a token, or comes back with the identity that was kept; where no controller answers, without asking, if
+    /// this host may. A token that is spent, as after a restart with the same arguments, is no reason to stay away.
     pub(crate) async fn enter(
         controller: Controller,
         token: Option<&str>,
-        kept: Kept,
-        certifier: Rc<HostCertifier>,
+        away: Option<Failure>,
+        own: OwnFiles,
     ) -> Result<Rc<Self>> {
-        if controller.is_away {
-            let found = kept.read()?.ok_or_else(|| never_joined(&kept))?;
-            let present = Present::kept(&controller, found, &kept)?;
-            return Self::begin(controller, present, kept, certifier, false);
+        if let Some(unreachable) = away {
+            return match Self::go_alone(controller, own) {
+                // It would be used if there were a controller.
+                Err(_) if token.is_some() => Err(unreachable),
+                entered => entered,
+            };
         }
         let Some(token) = token else {
-            let found = kept.read()?.ok_or_else(|| never_joined(&kept))?;
-            return Self::come_back(controller, found, kept, certifier).await;
+            let kept = &own.identity;
+            let found = kept.read()?.ok_or_else(|| never_joined(kept))?;
+            return Self::come_back(controller, found, own).await;
         };
         let address = controller.address;
         let refused = match Self::spend(controller.clone(), token).await {
-            Ok(present) => return Self::begin(controller, present, kept, certifier, true),
+            Ok(present) => return Self::begin(controller, present, own, Entrance::Joins),
             Err(refused) => refused,
         };
+        if refused.is_absence() && controller.may_be_away {
+            return Self::go_alone(controller, own).map_err(|_| advise(refused.failure(), address));
+        }
         if refused.is_denied()
-            && let Ok(Some(found)) = kept.read()
-            && let Ok(node) = Self::come_back(controller, found, kept, certifier).await
+            && let Ok(Some(found)) = own.identity.read()
+            && let Ok(node) = Self::come_back(controller, found, own).await
         {
             progress("the token is spent; this host goes on with the identity that it kept");
             return Ok(node);
         }
         Err(advise(refused.failure(), address))
+    }
+
+    /// Goes on with the identity that was kept, and asks nobody.
+    fn go_alone(controller: Controller, own: OwnFiles) -> Result<Rc<Self>> {
+        let kept = &own.identity;
+        let found = kept.read()?.ok_or_else(|| never_joined(kept))?;
+        let present = Present::kept(&controller, found, kept)?;
+        Self::begin(controller, present, own, Entrance::Alone)
     }
 
     async fn spend(controller: Controller, token: &str) -> std::result::Result<Present, Refused> {
@@ -119,20 +153,23 @@ impl Node {
     }
 
     /// Renews the certificate that was kept: that it is accepted proves that this is a host still.
-    async fn come_back(
-        controller: Controller,
-        found: Enrolled,
-        kept: Kept,
-        certifier: Rc<HostCertifier>,
-    ) -> Result<Rc<Self>> {
+    async fn come_back(controller: Controller, found: Enrolled, own: OwnFiles) -> Result<Rc<Self>> {
         let identity = found.identity.spiffe_id().clone();
-        let present = Present::kept(&controller, found, &kept)?;
+        let present = Present::kept(&controller, found, &own.identity)?;
         let address = controller.address;
         let present = Arc::new(Mutex::new(present));
         let channel = controller.clone().channel(Some(present));
         match sign(channel, &identity, "", None).await {
-            Ok(signed) => Self::begin(controller, signed.present, kept, certifier, false),
-            Err(refused) if refused.is_denied() => Err(over(&identity, refused, true)),
+            Ok(signed) => Self::begin(controller, signed.present, own, Entrance::ComesBack),
+            Err(refused) if refused.is_denied() => {
+                // It does not start alone later.
+                own.certifier.give_up();
+                own.last_known.forget();
+                Err(over(&identity, refused, true))
+            }
+            Err(refused) if refused.is_absence() && controller.may_be_away => {
+                Self::go_alone(controller, own)
+            }
             Err(refused) => Err(advise(refused.failure(), address)),
         }
     }
@@ -140,9 +177,8 @@ impl Node {
     fn begin(
         controller: Controller,
         present: Present,
-        kept: Kept,
-        certifier: Rc<HostCertifier>,
-        joins: bool,
+        own: OwnFiles,
+        entrance: Entrance,
     ) -> Result<Rc<Self>> {
         let identity = present.enrolled.identity.spiffe_id().clone();
         if identity.node().is_none() {
@@ -151,9 +187,11 @@ impl Node {
                     .fix("`tulle token create node/NAME` on the controller's host"),
             );
         }
-        kept.write(&present.enrolled)?;
+        if entrance != Entrance::Alone {
+            own.identity.write(&present.enrolled)?;
+        }
         // One that cannot be used, such as that of a root which was replaced, is asked for anew.
-        if let Err(failure) = certifier.read(&present.enrolled) {
+        if let Err(failure) = own.certifier.read(&present.enrolled) {
             tracing::warn!("{failure}");
         }
         let present = Arc::new(Mutex::new(present));
@@ -162,9 +200,8 @@ impl Node {
             controller,
             identity,
             present,
-            kept,
-            certifier,
-            joins,
+            own,
+            entrance,
             objects: objects_over(channel),
         }))
     }
@@ -176,7 +213,12 @@ impl Node {
 
     /// Whether it has joined with a token just now, and has not come back.
     pub(crate) fn joins(&self) -> bool {
-        self.joins
+        self.entrance == Entrance::Joins
+    }
+
+    /// Whether no controller has said that this is a host of the mesh.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.entrance == Entrance::Alone
     }
 
     /// Its name.
@@ -207,20 +249,21 @@ impl Node {
                     continue;
                 }
                 last = Instant::now();
-                let issued = self.certifier.untold();
+                let issued = self.own.certifier.untold();
                 let request = StatusRequest {
                     trusts: Some(lock(&self.present).report()),
-                    host_authority: self.certifier.generation(),
+                    host_authority: self.own.certifier.generation(),
                     issued: issued.clone(),
                 };
                 match objects.status(request).await {
                     Err(status) if status.code() == Code::PermissionDenied => {
+                        self.own.certifier.give_up();
                         return over(&self.identity, Refused::Rpc(status), true);
                     }
                     Ok(status) => {
                         let status = status.into_inner();
-                        self.certifier.forget(&issued);
-                        if !self.certifier.untold().is_empty() {
+                        self.own.certifier.forget(&issued);
+                        if !self.own.certifier.untold().is_empty() {
                             self.controller.line.ask();
                         }
                         let mut present = lock(&self.present);
@@ -249,17 +292,17 @@ impl Node {
             let refused = match sign(channel, &self.identity, "", key.as_ref()).await {
                 Ok(Signed { present, authority }) => {
                     // Without the file the host still goes on; it could not come back later.
-                    if let Err(failure) = self.kept.write(&present.enrolled) {
+                    if let Err(failure) = self.own.identity.write(&present.enrolled) {
                         tracing::warn!("{failure}");
                     }
                     match (key, authority) {
                         (Some(key), Some(given)) => {
-                            let adopted = self.certifier.adopt(key, given, &present.enrolled);
+                            let adopted = self.own.certifier.adopt(key, given, &present.enrolled);
                             if let Err(failure) = adopted {
                                 tracing::warn!("{failure}");
                             }
                         }
-                        (Some(_), None) => self.certifier.give_up(),
+                        (Some(_), None) => self.own.certifier.give_up(),
                         (None, _) => {}
                     }
                     *lock(&self.present) = present;
@@ -273,6 +316,7 @@ impl Node {
             let left = lock(&self.present).left();
             let out = refused.is_denied();
             if out || left.is_zero() {
+                self.own.certifier.give_up();
                 return over(&self.identity, refused, out);
             }
             tracing::warn!("{}", refused.failure());
@@ -434,6 +478,11 @@ impl Refused {
     /// The controller refuses the token or the identity.
     fn is_denied(&self) -> bool {
         matches!(self, Self::Rpc(status) if status.code() == Code::PermissionDenied)
+    }
+
+    /// No controller has answered.
+    fn is_absence(&self) -> bool {
+        matches!(self, Self::Rpc(status) if is_away(status))
     }
 
     fn failure(self) -> Failure {

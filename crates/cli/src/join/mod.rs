@@ -18,7 +18,7 @@ use crate::manifests::{self, Manifests};
 use crate::output::progress;
 use crate::paths::Paths;
 use crate::supervise::host_authority::HostCertifier;
-use crate::supervise::last_known::LastKnown;
+use crate::supervise::last_known::{KnownController, LastKnown};
 use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
 use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
@@ -26,7 +26,7 @@ use crate::up::log::{self, Also};
 use crate::up::signals::Signals;
 use crate::up::{OfHost, context, end_early, fresh_logs, notify, stop, stopping};
 use brought::Brought;
-use enrol::{Controller, Node, never_joined};
+use enrol::{Controller, Node, OwnFiles, never_joined};
 use kept::Kept;
 use std::cell::Cell;
 use std::fs::File;
@@ -68,7 +68,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         return Err(never_joined(&kept));
     }
     let last_known = Rc::new(LastKnown::read(paths)?);
-    let way = Way::find(args, &kept, &last_known)?;
+    let way = Way::find(args, &ca, &kept, &last_known)?;
     let added = paths.missing();
     let _lock = Supervisor::make_room(paths)?;
     let begun = Cell::new(false);
@@ -78,11 +78,12 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
             fingerprint: ca,
             trust_domain,
             line: Arc::default(),
-            is_away: way.is_away,
+            may_be_away: way.may_be_away,
         },
         token,
         kept,
         own: way.own,
+        away: way.away,
         last_known,
     };
     let joined = run(paths, args, &manifests, how, &begun);
@@ -103,10 +104,12 @@ struct How {
     kept: Kept,
     /// This host's address on the way to the controller.
     own: IpAddr,
+    /// Why the controller was not reached.
+    away: Option<Failure>,
     last_known: Rc<LastKnown>,
 }
 
-/// Enrols and runs the workloads. `begun` tells that the controller has accepted them.
+/// Enrols and runs the workloads. `begun` tells that the controller has accepted them, or is not there to.
 fn run(
     paths: &Paths,
     args: &Join,
@@ -119,6 +122,7 @@ fn run(
         token,
         kept,
         own,
+        away,
         last_known,
     } = how;
     fresh_logs(paths)?;
@@ -143,13 +147,17 @@ fn run(
     let local = LocalSet::new();
     crate::run_to_end(local.run_until(async {
         let ca = controller.fingerprint.clone();
-        let is_away = controller.is_away;
         let line = Arc::clone(&controller.line);
         let certifier = HostCertifier::at(paths.host_authority(), paths.host_issued());
         let certifier = Rc::new(certifier);
-        let entering = Node::enter(controller, token.as_deref(), kept, Rc::clone(&certifier));
-        let node = entering.await?;
-        progress(&match is_away {
+        let own_files = OwnFiles {
+            identity: kept,
+            certifier: Rc::clone(&certifier),
+            last_known: Rc::clone(&last_known),
+        };
+        let node = Node::enter(controller, token.as_deref(), away, own_files).await?;
+        let is_alone = node.is_alone();
+        progress(&match is_alone {
             true => format!(
                 "no controller answers at {}: {} starts with what it knew last",
                 plan.controller,
@@ -175,8 +183,13 @@ fn run(
             Arc::clone(&line),
             Some(of_host),
         );
-        if !is_away {
+        if !is_alone {
             last_known.note_address(plan.reachable);
+            last_known.note_controller(KnownController {
+                name: args.controller.clone(),
+                fingerprint: ca.clone(),
+                address: plan.controller,
+            });
         }
         let keeping = Rc::clone(&last_known).keep(Rc::clone(&context));
         let keeping = tokio::task::spawn_local(keeping);
@@ -189,7 +202,7 @@ fn run(
             progress("interrupted while it started; nothing is left of it here");
             return Ok(());
         };
-        if is_away {
+        if is_alone {
             let all = brought::together(last_known.objects(), &new);
             let later = brought::bring_later(client.clone(), new, objects.clone(), brought);
             supervisor.begin_alone(all, later);
@@ -206,14 +219,14 @@ fn run(
         let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
         let out = Rc::new(Cell::new(None));
         let put_out = Rc::clone(&out);
-        let known_now = keeping.abort_handle();
+        let keeper = keeping.abort_handle();
         let stop = async move {
             tokio::select! {
                 () = stop => {}
                 failure = renewing => put_out.set(failure.ok()),
             }
             // From here on sidecars hear how the others of this host end.
-            known_now.abort();
+            keeper.abort();
             stopping();
         };
         let follow = notify::follow(paths.clone(), patience, supervisor.phases());
@@ -226,11 +239,11 @@ fn run(
         counting.abort();
         let leaves = !args.stay && !line.is_away();
         let has_left = leaves && brought::leave(client, paths.brought(), &objects).await;
-        ended?;
         let dismissed = out.take();
         if has_left || dismissed.is_some() {
             last_known.forget();
         }
+        ended?;
         if let Some(failure) = dismissed {
             return Err(failure);
         }

@@ -16,38 +16,42 @@ pub(super) struct Way {
     pub(super) controller: SocketAddr,
     /// This host's address on the way there.
     pub(super) own: IpAddr,
-    /// It does not answer.
-    pub(super) is_away: bool,
+    /// This host may start without its answer: it was of that mesh, and has not left it.
+    pub(super) may_be_away: bool,
+    /// Why it is not reached.
+    pub(super) away: Option<Failure>,
 }
 
 impl Way {
-    /// Finds it. A host that was of the mesh, and has not left it, goes on where no controller answers, and no names are
-    /// resolved.
-    pub(super) fn find(args: &Join, kept: &Kept, known: &LastKnown) -> Result<Self> {
+    /// Finds it, also where no names are resolved and nobody answers. `fingerprint` is that of the mesh's authority.
+    pub(super) fn find(
+        args: &Join,
+        fingerprint: &str,
+        kept: &Kept,
+        known: &LastKnown,
+    ) -> Result<Self> {
+        let before = known.controller(&args.controller, fingerprint);
         let controller = match resolve(&args.controller) {
             Ok(address) => address,
-            Err(failure) => known.controller(&args.controller).ok_or(failure)?,
+            Err(failure) => before.ok_or(failure)?,
         };
-        let failure = match reach(controller) {
-            Ok(own) => {
-                known.note_controller(&args.controller, controller);
-                return Ok(Self {
-                    controller,
-                    own,
-                    is_away: false,
-                });
+        let may_be_away = before.is_some() && kept.file().exists() && !known.objects().is_empty();
+        let (own, away) = match reach(controller) {
+            Ok(own) => (own, None),
+            Err(failure) => {
+                let address = own(controller).or(known.address());
+                match address.filter(|_| may_be_away) {
+                    Some(address) => (address, Some(failure)),
+                    None => return Err(failure),
+                }
             }
-            Err(failure) => failure,
         };
-        let address = own(controller).or(known.address());
-        match address.filter(|_| kept.file().exists() && !known.objects().is_empty()) {
-            Some(own) => Ok(Self {
-                controller,
-                own,
-                is_away: true,
-            }),
-            None => Err(failure),
-        }
+        Ok(Self {
+            controller,
+            own,
+            may_be_away,
+            away,
+        })
     }
 }
 

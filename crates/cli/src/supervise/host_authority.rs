@@ -62,6 +62,8 @@ pub(crate) struct HostCertifier {
     file: PathBuf,
     issued_file: PathBuf,
     held: RefCell<Option<Held>>,
+    /// The host that it is of, and the roots that this host believes.
+    host: RefCell<Option<(SpiffeId, Vec<CertificateDer<'static>>)>>,
     issued: RefCell<VecDeque<Issued>>,
 }
 
@@ -74,11 +76,18 @@ impl HostCertifier {
             file,
             issued_file,
             held: RefCell::default(),
+            host: RefCell::default(),
         }
     }
 
     /// Reads the authority that was kept, as far as the host's present roots have signed it.
     pub(crate) fn read(&self, host: &Enrolled) -> Result<()> {
+        *self.host.borrow_mut() = Some((host.identity.spiffe_id().clone(), roots(host)?));
+        self.read_again()
+    }
+
+    /// Reads it again: the clock may be right by now.
+    pub(super) fn read_again(&self) -> Result<()> {
         let what = || {
             format!(
                 "cannot use this host's authority in {}",
@@ -91,9 +100,18 @@ impl HostCertifier {
             Err(e) => return Err(e).or_fail(what),
         };
         let stored: Stored = serde_json::from_slice(&text).or_fail(what)?;
-        let roots = roots(host)?;
+        let host = self.host.borrow().clone();
+        let Some((host, roots)) = host else {
+            return Ok(());
+        };
         let authority = HostAuthority::from_pem(&stored.pem, &roots).or_fail(what)?;
-        self.hold(authority, stored.lifetime, stored.renew_after, &roots, host)
+        self.hold(
+            authority,
+            stored.lifetime,
+            stored.renew_after,
+            &roots,
+            &host,
+        )
     }
 
     fn hold(
@@ -102,10 +120,10 @@ impl HostCertifier {
         lifetime: u64,
         renew_after: i64,
         roots: &[CertificateDer<'_>],
-        host: &Enrolled,
+        host: &SpiffeId,
     ) -> Result<()> {
         let of = &authority.constraint().host;
-        if of != host.identity.spiffe_id() {
+        if of != host {
             return Err(Failure::new("cannot use this host's authority")
                 .because(format!("it is the authority of {of}")));
         }
@@ -142,6 +160,7 @@ impl HostCertifier {
         let mut new = NewFile::create(&self.file).or_fail(what)?;
         new.out.write_all(&text).or_fail(what)?;
         new.replace_durably().or_fail(what)?;
+        let host = host.identity.spiffe_id();
         self.hold(authority, stored.lifetime, stored.renew_after, &roots, host)
     }
 

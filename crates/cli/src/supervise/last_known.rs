@@ -23,20 +23,33 @@ use tulle_api::v1::Object;
 
 /// Between looks at the configurations of sidecars. A power cut loses what they were told in the last of these.
 const LOOK: Duration = Duration::from_secs(5);
+/// A power of two: the most looks of which one is made.
+const MOST_PATIENT: u32 = 7;
 /// The largest configuration that is kept; in a large mesh one has some hundred KiB.
 const LARGEST: u64 = 16 << 20;
 
 /// The content of the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Content {
-    /// The controller as it was named, and where that was.
-    controller: Option<(String, SocketAddr)>,
+    /// The controller.
+    controller: Option<KnownController>,
     /// Where others reached this host.
     address: Option<IpAddr>,
     /// Kind, name and text of the Mesh and of this host's workloads.
     objects: Vec<(String, String, String)>,
     /// Ports at which others reach workloads: `WORKLOAD/PORT`.
     ports: BTreeMap<String, u16>,
+}
+
+/// A controller as the command of this host names it, and where that was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KnownController {
+    /// `HOST:PORT`.
+    pub(crate) name: String,
+    /// Fingerprint of its authority.
+    pub(crate) fingerprint: String,
+    /// The address of that name.
+    pub(crate) address: SocketAddr,
 }
 
 /// The knowledge of this host, and where it is kept.
@@ -66,11 +79,11 @@ impl LastKnown {
         })
     }
 
-    /// Where a controller of this name was.
-    pub(crate) fn controller(&self, name: &str) -> Option<SocketAddr> {
+    /// Where the controller was, if it is the one of this name and authority.
+    pub(crate) fn controller(&self, name: &str, fingerprint: &str) -> Option<SocketAddr> {
         let content = self.content.borrow();
-        let (known, address) = content.controller.as_ref()?;
-        (known == name).then_some(*address)
+        let known = content.controller.as_ref()?;
+        (known.name == name && known.fingerprint == fingerprint).then_some(known.address)
     }
 
     /// Where others reached this host.
@@ -99,9 +112,9 @@ impl LastKnown {
         content.ports.values().any(|port| *port == number)
     }
 
-    /// Notes where the controller of this name is.
-    pub(crate) fn note_controller(&self, name: &str, address: SocketAddr) {
-        self.note(|content| content.controller = Some((name.to_owned(), address)));
+    /// Notes where the controller is.
+    pub(crate) fn note_controller(&self, controller: KnownController) {
+        self.note(|content| content.controller = Some(controller));
     }
 
     /// Notes where others reach this host.
@@ -130,6 +143,19 @@ impl LastKnown {
                 .ports
                 .retain(|key, _| key.split_once('/').is_some_and(|(name, _)| is_there(name)));
             content.objects = objects.clone();
+        });
+    }
+
+    /// Gives up ports of a workload that it no longer has.
+    pub(crate) fn keep_ports(&self, workload: &str, ports: &[u16]) {
+        let keys: Vec<String> = ports.iter().map(|port| key(workload, *port)).collect();
+        self.note(|content| {
+            content.ports.retain(|key, _| {
+                let is_others = key
+                    .split_once('/')
+                    .is_some_and(|(name, _)| name != workload);
+                is_others || keys.contains(key)
+            });
         });
     }
 
@@ -165,9 +191,15 @@ impl LastKnown {
         }
     }
 
-    /// The configuration that the sidecar of a workload had last.
+    /// The configuration that the sidecar of a workload had last, for a sidecar that has none. It names no version of anything,
+    /// so that a controller tells all of it anew: what a sidecar wrote that somebody had taken over holds no longer than that.
     pub(crate) fn sidecar(&self, workload: &str) -> Option<Vec<u8>> {
-        fs::read(self.sidecar_file(workload)).ok()
+        let text = fs::read(self.sidecar_file(workload)).ok()?;
+        let mut saved: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        for told in saved.get_mut("held")?.as_object_mut()?.values_mut() {
+            *told.get_mut(0)? = 0.into();
+        }
+        serde_json::to_vec(&saved).ok()
     }
 
     fn sidecar_file(&self, workload: &str) -> PathBuf {
@@ -176,23 +208,24 @@ impl LastKnown {
 
     /// Keeps the configurations of all sidecars as they change, for as long as the host is up.
     pub(crate) async fn keep(self: Rc<Self>, context: Rc<Context>) {
-        let mut seen = BTreeMap::new();
+        let mut looks: BTreeMap<String, Look> = BTreeMap::new();
         loop {
             sleep(LOOK).await;
-            for workload in self.workloads() {
+            let workloads = self.workloads();
+            looks.retain(|workload, _| workloads.contains(workload));
+            for workload in workloads {
                 let from = context.paths.proxies().join(&workload).join("snapshot");
                 let to = self.sidecar_file(&workload);
-                let before = seen.get(&workload).copied();
+                let look = looks.entry(workload).or_default();
+                if look.passes > 0 {
+                    look.passes -= 1;
+                    continue;
+                }
+                let before = look.copied;
                 // It may be megabytes, and the disk slow.
                 let copied = tokio::task::spawn_blocking(move || copy(&from, &to, before)).await;
-                match copied {
-                    Ok(Ok(Some(modified))) => {
-                        seen.insert(workload, modified);
-                    }
-                    Ok(Ok(None)) => {}
-                    Ok(Err(failure)) => tracing::warn!("{failure}"),
-                    Err(error) => tracing::warn!(%error, "a configuration is not kept"),
-                }
+                let copied = copied.or_fail(|| "a configuration is not kept".to_owned());
+                look.note(copied.and_then(|copied| copied));
             }
         }
     }
@@ -215,6 +248,43 @@ impl LastKnown {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+/// The looks at one sidecar's configuration.
+#[derive(Default)]
+struct Look {
+    /// When it was last written, of what was copied.
+    copied: Option<SystemTime>,
+    /// How often in a row it had changed.
+    changed: u32,
+    /// How many looks are left out.
+    passes: u32,
+    /// The failure that was told last.
+    said: String,
+}
+
+impl Look {
+    /// One that changes again and again is copied less and less often: memory of flash wears out.
+    fn note(&mut self, copied: Result<Option<SystemTime>>) {
+        let failure = match copied {
+            Ok(None) => {
+                self.changed = 0;
+                return;
+            }
+            Ok(Some(modified)) => {
+                self.copied = Some(modified);
+                self.said.clear();
+                None
+            }
+            Err(failure) => Some(failure.to_string()),
+        };
+        self.passes = (1 << self.changed) - 1;
+        self.changed = (self.changed + 1).min(MOST_PATIENT);
+        if let Some(failure) = failure.filter(|failure| self.said != *failure) {
+            tracing::warn!("{failure}");
+            self.said = failure;
         }
     }
 }
@@ -289,7 +359,12 @@ mod tests {
         let known = at(dir.path());
         assert!(known.objects().is_empty());
         let controller = SocketAddr::from(([10, 0, 0, 1], 15010));
-        known.note_controller("centre:15010", controller);
+        let as_named = |name: &str| KnownController {
+            name: name.into(),
+            fingerprint: "f".into(),
+            address: controller,
+        };
+        known.note_controller(as_named("centre:15010"));
         known.note_address([10, 0, 0, 2].into());
         let objects = [
             object("Mesh", "m"),
@@ -301,16 +376,23 @@ mod tests {
         known.note_port("b", 80, 61_001);
         make_dir(&known.sidecars, 0o700).unwrap();
         for name in ["a", "b"] {
-            fs::write(known.sidecar_file(name), name).unwrap();
+            let saved = format!(r#"{{"held":{{"inbound/{name}":[7,"x"]}},"unowned":[]}}"#);
+            fs::write(known.sidecar_file(name), saved).unwrap();
         }
 
         let again = at(dir.path());
-        assert_eq!(again.controller("centre:15010"), Some(controller));
-        assert_eq!(again.controller("other:15010"), None);
+        assert_eq!(again.controller("centre:15010", "f"), Some(controller));
+        assert_eq!(again.controller("other:15010", "f"), None);
+        assert_eq!(again.controller("centre:15010", "g"), None);
         assert_eq!(again.address(), Some([10, 0, 0, 2].into()));
         assert_eq!(again.objects(), objects);
         assert_eq!(again.port("b", 80), Some(61_001));
-        assert_eq!(again.sidecar("b").as_deref(), Some(&b"b"[..]));
+        let told = String::from_utf8(again.sidecar("b").unwrap()).unwrap();
+        assert_eq!(told, r#"{"held":{"inbound/b":[0,"x"]},"unowned":[]}"#);
+        fs::write(again.sidecar_file("a"), "{}").unwrap();
+        assert_eq!(again.sidecar("a"), None, "it is nothing of a sidecar's");
+        again.keep_ports("b", &[80, 81]);
+        assert_eq!(again.port("b", 80), Some(61_001));
         // A workload that is no more leaves nothing.
         again.note_objects(objects[..2].iter());
         assert_eq!(
@@ -318,10 +400,9 @@ mod tests {
             (Some(61_000), None)
         );
         assert!(again.has_port(61_000) && !again.has_port(61_001));
-        assert_eq!(
-            (again.sidecar("a").is_some(), again.sidecar("b")),
-            (true, None)
-        );
+        assert!(again.sidecar_file("a").exists() && !again.sidecar_file("b").exists());
+        again.keep_ports("a", &[81]);
+        assert!(!again.has_port(61_000));
 
         again.forget();
         let left = at(dir.path());

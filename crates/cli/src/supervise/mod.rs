@@ -190,8 +190,8 @@ impl Supervisor {
         self.phase.subscribe()
     }
 
-    /// Begins without a controller, with what a joined host knew last. `first` ends when the controller is back and knows
-    /// what is new here.
+    /// Begins without a controller, with what a joined host knew last. `first` ends when a controller was told what is new
+    /// here.
     pub(crate) fn begin_alone(
         &mut self,
         known: Vec<Object>,

@@ -7,10 +7,12 @@ use crate::failure::{Failure, Result};
 use crate::port_range::PortRange;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tulle_model::manifest::{GatewaySpec, Object};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -67,6 +69,19 @@ pub(crate) struct Reserved {
     _socket: OwnedFd,
 }
 
+/// Addresses that this process has reserved.
+static RESERVED: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
+
+fn reserved() -> MutexGuard<'static, BTreeSet<SocketAddr>> {
+    RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        reserved().remove(&self.address);
+    }
+}
+
 impl Reserved {
     /// Reserves one address.
     pub(super) fn bind(address: SocketAddr) -> std::io::Result<Self> {
@@ -74,22 +89,27 @@ impl Reserved {
         // Bind before SO_REUSEADDR is set: with it, the port would be shared with another's reservation.
         bind(&socket, &address)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
-        Ok(Self {
-            address,
-            _socket: socket,
-        })
+        Ok(Self::new(address, socket))
     }
 
     /// Reserves an address on which connections have just ended, which the kernel remembers for a minute. Nobody may listen
-    /// there; that another has reserved it, and does not listen yet, would not be seen.
+    /// there, and nothing of this process has reserved it; that another process has, and does not listen yet, would not be seen.
     fn bind_again(address: SocketAddr) -> std::io::Result<Self> {
+        if reserved().contains(&address) {
+            return Err(ErrorKind::AddrInUse.into());
+        }
         let socket = Self::socket(address)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &address)?;
-        Ok(Self {
+        Ok(Self::new(address, socket))
+    }
+
+    fn new(address: SocketAddr, socket: OwnedFd) -> Self {
+        reserved().insert(address);
+        Self {
             address,
             _socket: socket,
-        })
+        }
     }
 
     fn socket(address: SocketAddr) -> std::io::Result<OwnedFd> {
@@ -263,7 +283,6 @@ pub(crate) fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
     use std::net::Ipv6Addr;
     use tulle_model::manifest::{GatewayAddress, ListenerSpec};
 
@@ -351,6 +370,12 @@ mod tests {
         let client = std::net::TcpStream::connect(address).unwrap();
         drop(listener.accept().unwrap());
         drop(client);
+        drop(listener);
+        assert!(
+            pool.take_again(LOCALHOST, address.port(), true).is_none(),
+            "it is reserved here"
+        );
+        let listener = tulle_net::socket::open(address).unwrap();
         drop(before);
         let again = |needed| pool.take_again(LOCALHOST, address.port(), needed);
         assert!(again(true).is_none(), "somebody listens");

@@ -35,6 +35,7 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 const RESTART_PATIENCE: Duration = Duration::from_millis(500);
 /// Between tokens for a proxy without a valid certificate.
 const ENROL_PERIOD: Duration = Duration::from_secs(10);
+const NO_AUTHORITY: &str = "this host has no authority over its identity: `certificates.hostAuthority` of the Mesh gives it one";
 const ADMIN_TIME: Duration = Duration::from_secs(2);
 
 /// The settings in which proxies differ.
@@ -268,8 +269,8 @@ impl Maker {
         Ok(command)
     }
 
-    /// Whether a sidecar of a host that joined starts without anybody to ask: its configuration is the one that it had before
-    /// this host was started, and its certificate comes from the host's authority.
+    /// Whether a sidecar of a host that joined starts without anybody to ask: its configuration is the one that was kept of the
+    /// sidecar before it, and its certificate comes from the host's authority.
     fn starts_alone(&self) -> Result<bool> {
         let context = &self.context;
         let is_first = self.identity.borrow().is_empty();
@@ -281,11 +282,12 @@ impl Maker {
         }
         let name = &self.description.identity;
         let what = || format!("{name} cannot start while no controller answers");
-        let identity = certifier.identity(name).ok_or_else(|| {
-            Failure::new(what()).because(
-                "this host has no authority over its identity: `certificates.hostAuthority` of the Mesh gives it one",
-            )
-        })?;
+        if certifier.generation() == 0 {
+            certifier.read_again()?;
+        }
+        let identity = certifier
+            .identity(name)
+            .ok_or_else(|| Failure::new(what()).because(NO_AUTHORITY))?;
         let configuration = known.sidecar(&self.description.name);
         let configuration = configuration
             .ok_or_else(|| Failure::new(what()).because("it has not run on this host before"))?;

@@ -452,6 +452,8 @@ impl Unit {
                 callable.send_if_modified(|now| std::mem::replace(now, good) != good);
             }
             let answer = match &last {
+                // It is told as soon as it is back.
+                Ok(()) if self.context.line.is_away() => Ok(()),
                 Ok(()) => tokio::time::timeout(SOON, announced.wait_for(|a| *a))
                     .await
                     .map(drop)

@@ -199,6 +199,10 @@ impl Planner {
                 ports::free(SocketAddr::new(app, port.target_port.unwrap_or(port.port)))?;
             }
         }
+        if let Some(known) = &self.context.last_known {
+            let ports: Vec<u16> = self.spec.ports.iter().map(|p| p.port).collect();
+            known.keep_ports(&self.name, &ports);
+        }
         let mut reserved = Vec::new();
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for port in &self.spec.ports {

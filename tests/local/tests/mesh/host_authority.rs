@@ -5,7 +5,7 @@
 use crate::cli_join::{only, terminate};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests_local::{
@@ -300,6 +300,9 @@ fn a_host_starts_again_although_no_controller_answers() {
     eventually("ratings answers without a centre", || call(ratings).is_ok());
     assert_eq!((shown(&host, "ratings"), shown(&host, "caller")), (2, 2));
     assert_eq!(is_closed(), 403, "policy is as it was");
+    eventually("it says that it is well", || {
+        host.status()["mesh"]["phase"] == "running"
+    });
 
     // An end in order leaves nothing that it would not find again. What is new waits, and holds up nobody.
     assert_eq!(terminate(&mut joined), 0);
@@ -309,6 +312,8 @@ fn a_host_starts_again_although_no_controller_answers() {
         format!("{text}\n---\n{}", sleeper("late", "")),
     )
     .unwrap();
+    // Somebody takes connections in the place of the controller, and says nothing.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, story.port)).unwrap();
     let mut joined = start_again(&host, &made, &["--stay"]);
     eventually("ratings answers without a centre", || call(ratings).is_ok());
     eventually("the new workload says what it waits for", || {
@@ -317,6 +322,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     });
     assert!(host.application_now("late").is_none());
 
+    drop(silent);
     story.up(story.port);
     let is_back = || shown(&host, "ratings") == 1 && shown(&host, "caller") == 1;
     eventually("the centre certifies them again", is_back);
@@ -344,12 +350,58 @@ fn a_host_starts_again_although_no_controller_answers() {
     // A host that has left is not of the mesh, whoever answers.
     assert_eq!(terminate(&mut joined), 0);
     assert!(story.workloads().is_empty());
-    assert!(!known.exists() && !host.path().join("state/host-last-known.json").exists());
+    let known_file = host.path().join("state/host-last-known.json");
+    assert!(!known.exists() && !known_file.exists());
+    let refused = |part: &str| {
+        let refused = joining(&host, &made).output().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(part), "{part}: {said}");
+    };
+
+    // Nor is one that was removed while it was off.
+    let joined = story.join(&host, "two");
+    story.await_authority("two", &["caller", "late", "ratings"]);
+    eventually("ratings answers", || call(ratings).is_ok());
+    cut_power(&host, joined);
+    assert!(known_file.exists());
+    let removed = story.centre.tulle(&["delete", "node", "two"]);
+    assert_eq!(removed.code, 0, "{removed:?}");
+    refused("no longer a host of the mesh");
+    assert!(!known_file.exists() && !host.path().join("state/host-authority.json").exists());
     story.kill();
-    let refused = joining(&host, &made).output().unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(said.contains("cannot reach the controller"), "{said}");
+    refused("cannot reach the controller");
+}
+
+#[test]
+fn a_host_starts_alone_only_for_the_mesh_that_it_was_of() {
+    let story = Story::start(|_| mesh(600));
+    let (two, _, _) = two_hosts(false);
+    let joined = story.join(&two, "two");
+    story.await_authority("two", &["ratings"]);
+    let made = story.token("two");
+    let known = two.path().join("state/host-last-known/ratings.json");
+    eventually("ratings runs, and what it knows is kept", || {
+        two.application_now("ratings").is_some() && known.exists()
+    });
+    cut_power(&two, joined);
+    story.kill();
+    let mut other = made.clone();
+    other["ca_fingerprint"] = Value::from("0a".repeat(32));
+    let mut elsewhere = made.clone();
+    elsewhere["controller"] = Value::from(format!("127.0.0.1:{}", free_port()));
+    for made in [other, elsewhere] {
+        let refused = joining(&two, &made).output().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("cannot reach the controller"), "{said}");
+    }
+    let mut joined = start_again(&two, &made, &[]);
+    eventually("ratings runs", || {
+        let status = two.tulle(&["status", "-o", "json"]).out;
+        status.contains(r#""phase": "running""#)
+    });
+    assert_eq!(terminate(&mut joined), 0);
 }
 
 /// The authority comes from the mesh's root, as the host's own certificate does, and is replaced with it.
