@@ -278,6 +278,7 @@ mod tests {
             data_plane: DataPlane::Tulle,
             phase: Phase::Running,
             controller_address: "10.77.0.1:15010".parse().unwrap(),
+            controller_away: false,
             console: None,
             address_for_hosts: "10.77.0.1:15010".parse().unwrap(),
             ca_fingerprint: String::new(),

@@ -83,6 +83,8 @@ pub(crate) struct Mesh {
 pub(crate) struct Controller {
     /// It answers.
     pub(crate) ready: bool,
+    /// This host joined, and has not heard it for a while.
+    pub(crate) away: bool,
     /// Where sidecars connect to.
     pub(crate) address: SocketAddr,
     /// Its process.
@@ -225,6 +227,7 @@ pub(crate) async fn collect(paths: &Paths) -> Result<Report> {
         },
         controller: Controller {
             ready: controller.is_some(),
+            away: state.controller_away,
             address: state.controller_address,
             pid: state.controller.id.map(|id| id.pid),
             restarts: state.controller.restarts,

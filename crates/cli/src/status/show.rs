@@ -151,7 +151,13 @@ fn heading(report: &Report) -> String {
     } else {
         paint("not every service answers", Mark::Doubtful)
     };
-    let controller = if !mesh.node.is_empty() {
+    let controller = if controller.away {
+        let text = format!(
+            "joined as node {}; the controller at {} does not answer; traffic goes on as last known",
+            mesh.node, controller.address
+        );
+        paint(&text, Mark::Bad)
+    } else if !mesh.node.is_empty() {
         format!(
             "joined as node {}; the controller is at {}",
             mesh.node, controller.address

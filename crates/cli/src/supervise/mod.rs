@@ -429,6 +429,7 @@ impl Supervisor {
             data_plane: context.data_plane,
             phase: *self.phase.borrow(),
             controller_address: context.controller,
+            controller_away: !context.node.is_empty() && context.line.is_away(),
             console: context.console,
             address_for_hosts: context.for_hosts,
             ca_fingerprint: context.ca_fingerprint.borrow().clone(),

@@ -139,6 +139,9 @@ pub(crate) struct RunState {
     pub(crate) phase: Phase,
     /// Where the controller listens.
     pub(crate) controller_address: SocketAddr,
+    /// A host that joined has not heard it for a while.
+    #[serde(default)]
+    pub(crate) controller_away: bool,
     /// Where the console answers, if it does.
     #[serde(default)]
     pub(crate) console: Option<SocketAddr>,

@@ -303,6 +303,11 @@ fn a_host_starts_again_although_no_controller_answers() {
     eventually("it says that it is well", || {
         host.status()["mesh"]["phase"] == "running"
     });
+    let status = host.tulle(&["status"]).out;
+    assert!(
+        status.contains("does not answer; traffic goes on"),
+        "{status}"
+    );
 
     // An end in order leaves nothing that it would not find again. What is new waits, and holds up nobody.
     assert_eq!(terminate(&mut joined), 0);
@@ -330,6 +335,7 @@ fn a_host_starts_again_although_no_controller_answers() {
         host.application_now("late").is_some()
     });
     assert_eq!(story.workloads(), ["caller", "late", "ratings"]);
+    assert_eq!(host.status()["controller"]["away"], false);
     eventually("ratings answers", || call(ratings).is_ok());
     assert_eq!(is_closed(), 403);
 
