@@ -1,7 +1,7 @@
 //! Replaces a file as a whole: readers see the old one or the new one, never a part.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -43,4 +43,11 @@ impl<'a> NewFile<'a> {
         self.replace()?;
         directory.map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
+}
+
+/// Replaces a file by this text, for its owner alone, and durably.
+pub(crate) fn write_durably(file: &Path, text: &[u8]) -> io::Result<()> {
+    let mut new = NewFile::create(file)?;
+    new.out.write_all(text)?;
+    new.replace_durably()
 }

@@ -294,6 +294,10 @@ impl Paths {
     pub(crate) fn proxies(&self) -> PathBuf {
         self.run.join("proxies")
     }
+    /// The configuration that one proxy had last.
+    pub(crate) fn snapshot(&self, proxy: &str) -> PathBuf {
+        self.proxies().join(proxy).join("snapshot")
+    }
     /// One file per process.
     pub(crate) fn logs(&self) -> PathBuf {
         self.run.join("logs")

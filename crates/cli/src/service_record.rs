@@ -7,12 +7,12 @@
 use crate::client::Objects;
 use crate::failure::{OrFail, Result};
 use crate::manifests::Manifests;
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use crate::paths::Paths;
 use crate::supervise::{remove, sort_for_removal, store};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use tulle_api::v1::Applied;
 
@@ -78,9 +78,7 @@ impl ServiceRecord {
         let file = paths.service_record();
         let what = || format!("cannot write {}", file.display());
         let text = serde_json::to_vec(self).or_fail(what)?;
-        let mut new = NewFile::create(&file).or_fail(what)?;
-        new.out.write_all(&text).or_fail(what)?;
-        new.replace_durably().or_fail(what)
+        write_durably(&file, &text).or_fail(what)
     }
 }
 

@@ -6,10 +6,10 @@
 
 use crate::client::{Objects, is_away};
 use crate::failure::{OrFail, Result};
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use crate::output::progress;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -86,9 +86,7 @@ impl Brought {
             )
         };
         let text = serde_json::to_vec(&self.hashes).or_fail(what)?;
-        let mut new = NewFile::create(&self.file).or_fail(what)?;
-        new.out.write_all(&text).or_fail(what)?;
-        new.replace_durably().or_fail(what)
+        write_durably(&self.file, &text).or_fail(what)
     }
 }
 

@@ -4,9 +4,9 @@
 //! no file.
 
 use crate::failure::{Failure, OrFail, Result};
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use tulle_tls::enrol::Enrolled;
 
@@ -49,9 +49,6 @@ impl Kept {
     /// Replaces the identity. The file is for its owner alone from the start.
     pub(crate) fn write(&self, enrolled: &Enrolled) -> Result<()> {
         let what = || format!("cannot keep this host's identity in {}", self.0.display());
-        let mut new = NewFile::create(&self.0).or_fail(what)?;
-        let text = enrolled.to_cache();
-        new.out.write_all(text.as_bytes()).or_fail(what)?;
-        new.replace_durably().or_fail(what)
+        write_durably(&self.0, enrolled.to_cache().as_bytes()).or_fail(what)
     }
 }

@@ -2,11 +2,11 @@
 //! firewall finds them again after a restart of the gateway or of the whole mesh.
 
 use super::ports::Reserved;
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -83,10 +83,8 @@ impl FixedPorts {
     }
 
     fn write(&self) -> std::io::Result<()> {
-        let mut new = NewFile::create(&self.file)?;
-        new.out
-            .write_all(&serde_json::to_vec_pretty(&*self.owners.borrow())?)?;
-        new.replace_durably()
+        let text = serde_json::to_vec_pretty(&*self.owners.borrow())?;
+        write_durably(&self.file, &text)
     }
 }
 

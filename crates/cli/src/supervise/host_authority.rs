@@ -7,14 +7,14 @@
 
 use super::context::{CONTROLLER_TIME, Context};
 use crate::failure::{Failure, OrFail, Result};
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -157,9 +157,7 @@ impl HostCertifier {
             renew_after: given.renew_after_seconds,
         };
         let text = serde_json::to_vec(&stored).or_fail(what)?;
-        let mut new = NewFile::create(&self.file).or_fail(what)?;
-        new.out.write_all(&text).or_fail(what)?;
-        new.replace_durably().or_fail(what)?;
+        write_durably(&self.file, &text).or_fail(what)?;
         let host = host.identity.spiffe_id();
         self.hold(authority, stored.lifetime, stored.renew_after, &roots, host)
     }
@@ -215,9 +213,7 @@ impl HostCertifier {
     fn write_issued(&self) {
         let write = || {
             let text = serde_json::to_vec(&*self.issued.borrow())?;
-            let mut new = NewFile::create(&self.issued_file)?;
-            new.out.write_all(&text)?;
-            new.replace_durably()
+            write_durably(&self.issued_file, &text)
         };
         // The workloads go on without the record; the controller hears of it as long as this process lives.
         if let Err(error) = write() {

@@ -6,14 +6,14 @@
 
 use super::context::Context;
 use crate::failure::{OrFail, Result};
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use crate::paths::{Paths, make_dir};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -175,19 +175,15 @@ impl LastKnown {
             return;
         };
         if before != now || !self.file.exists() {
-            self.write(&self.file, &now);
+            self.write(&now);
         }
     }
 
     /// Without the file the host goes on; it could not start without its controller.
-    fn write(&self, file: &Path, text: &[u8]) {
-        let write = || {
-            let mut new = NewFile::create(file)?;
-            new.out.write_all(text)?;
-            new.replace_durably()
-        };
-        if let Err(error) = write() {
-            tracing::warn!(file = %file.display(), %error, "what this host knows is not kept");
+    fn write(&self, text: &[u8]) {
+        if let Err(error) = write_durably(&self.file, text) {
+            let file = self.file.display();
+            tracing::warn!(%file, %error, "what this host knows is not kept");
         }
     }
 
@@ -214,7 +210,7 @@ impl LastKnown {
             let workloads = self.workloads();
             looks.retain(|workload, _| workloads.contains(workload));
             for workload in workloads {
-                let from = context.paths.proxies().join(&workload).join("snapshot");
+                let from = context.paths.snapshot(&workload);
                 let to = self.sidecar_file(&workload);
                 let look = looks.entry(workload).or_default();
                 if look.passes > 0 {
@@ -325,9 +321,7 @@ fn copy(from: &Path, to: &Path, before: Option<SystemTime>) -> Result<Option<Sys
     if let Some(directory) = to.parent() {
         make_dir(directory, 0o700)?;
     }
-    let mut new = NewFile::create(to).or_fail(what)?;
-    new.out.write_all(&text).or_fail(what)?;
-    new.replace_durably().or_fail(what)?;
+    write_durably(to, &text).or_fail(what)?;
     Ok(Some(modified))
 }
 

@@ -298,7 +298,7 @@ impl Maker {
 
     /// The file with the configuration that it had last.
     fn snapshot(&self) -> PathBuf {
-        self.directory.join("snapshot")
+        self.context.paths.snapshot(&self.description.name)
     }
 
     /// Writes a new join token. Without a controller a proxy that had its identity before starts

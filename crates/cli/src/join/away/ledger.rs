@@ -3,10 +3,9 @@
 //! Pure but for reading and writing the file. What there is no room for is summed up, and said to be.
 
 use crate::failure::{OrFail, Result};
-use crate::new_file::NewFile;
+use crate::new_file::write_durably;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 use tulle_api::away::{Hour, Names, Sums};
 use tulle_api::v1;
@@ -168,9 +167,7 @@ impl Ledger {
             rest: self.rest.clone(),
         });
         let text = text.or_fail(what)?;
-        let mut new = NewFile::create(file).or_fail(what)?;
-        new.out.write_all(&text).or_fail(what)?;
-        new.replace_durably().or_fail(what)
+        write_durably(file, &text).or_fail(what)
     }
 
     /// The messages that tell of it. Names come once in each.
