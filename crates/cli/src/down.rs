@@ -121,6 +121,7 @@ fn purge(paths: &Paths) -> Result<()> {
     let files = [
         paths.fixed_ports(),
         paths.host_identity(),
+        paths.host_token(),
         paths.host_authority(),
         paths.host_issued(),
         paths.brought(),

@@ -49,6 +49,12 @@ Examples:
   tulle service install /etc/tulle/mesh.yaml --dry-run     print the unit
   tulle service install mesh.yaml --loopback --log-file /var/log/tulle.log";
 
+/// `tulle service join`
+pub(crate) const SERVICE_JOIN: &str = "\
+Examples, with what `tulle token create` printed on the controller's host:
+  TULLE_TOKEN=… tulle service join --controller 192.0.2.10:15010 --ca-fingerprint … /etc/tulle/workloads.yaml --now
+  tulle service join … /etc/tulle/workloads.yaml --dry-run     print the unit";
+
 /// `tulle service`
 pub(crate) const SERVICE: &str = "\
 Examples:

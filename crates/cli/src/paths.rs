@@ -252,6 +252,10 @@ impl Paths {
     pub(crate) fn host_identity(&self) -> PathBuf {
         self.state.join("host-identity.pem")
     }
+    /// The token with which a service joins when it starts for the first time.
+    pub(crate) fn host_token(&self) -> PathBuf {
+        self.state.join("host-token")
+    }
     /// The authority of a joined host over its own workloads' identities, with its key.
     pub(crate) fn host_authority(&self) -> PathBuf {
         self.state.join("host-authority.json")

@@ -27,8 +27,9 @@ pub(crate) async fn restart(paths: &Paths, mut objects: Objects, args: &Restart)
     }
     for target in targets {
         let (id, name) = (target.id().to_lowercase(), target.name().to_owned());
-        let elsewhere = node(&target).cloned();
-        let before = processes(&RunState::of_running(paths)?, &target);
+        let state = RunState::of_running(paths)?;
+        let elsewhere = node(&target).filter(|node| **node != state.node).cloned();
+        let before = processes(&state, &target);
         let request = ApplyRequest {
             objects: vec![crate::manifests::to_api(&marked(target.clone()))],
             dry_run: false,

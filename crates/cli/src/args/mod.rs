@@ -2,6 +2,7 @@
 
 mod at;
 pub(crate) mod cluster;
+pub(crate) mod service;
 
 use crate::data_plane::DataPlane;
 use crate::examples;
@@ -12,6 +13,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The trust domain of a mesh that names none.
+const DEFAULT_TRUST_DOMAIN: &str = "tulle.local";
 
 /// Tulle: a light service mesh.
 #[derive(Debug, Parser)]
@@ -85,7 +89,7 @@ pub(crate) enum Command {
     Restart(Restart),
     /// Start the mesh of this host at boot, by systemd or OpenRC
     #[command(subcommand)]
-    Service(Service),
+    Service(service::Service),
     /// Manage certificates and keys for gateway listeners
     #[command(subcommand)]
     Secret(Secret),
@@ -306,6 +310,18 @@ pub(crate) struct Sidecars {
     pub(crate) envoy: Option<PathBuf>,
 }
 
+impl Sidecars {
+    /// Returns the words of a command line that mean the same.
+    fn words(&self) -> Vec<OsString> {
+        let which = self.data_plane.to_possible_value();
+        let which = which.filter(|_| self.data_plane != DataPlane::default());
+        let which = which.map(|w| ["--data-plane".into(), w.get_name().into()]);
+        let envoy = self.envoy.as_ref();
+        let envoy = envoy.map(|e| ["--envoy".into(), e.clone().into()]);
+        which.into_iter().chain(envoy).flatten().collect()
+    }
+}
+
 /// Options that say how a mesh runs on this host.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MeshOptions {
@@ -338,17 +354,12 @@ pub(crate) struct MeshOptions {
 impl MeshOptions {
     /// Returns the words of a command line that mean the same.
     pub(crate) fn words(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = Vec::new();
+        let mut words = self.sidecars.words();
         let mut add = |option: &str, value: Option<OsString>| {
             if let Some(value) = value {
                 words.extend([option.into(), value]);
             }
         };
-        let which = self.sidecars.data_plane.to_possible_value();
-        let which = which.filter(|_| self.sidecars.data_plane != DataPlane::default());
-        add("--data-plane", which.map(|w| w.get_name().into()));
-        let envoy = self.sidecars.envoy.as_ref();
-        add("--envoy", envoy.map(|e| e.clone().into()));
         let text = |value: Option<String>| value.map(OsString::from);
         add("--listen", text(self.listen.map(|a| a.to_string())));
         add("--advertise", text(self.advertise.map(|a| a.to_string())));
@@ -533,83 +544,6 @@ pub(crate) struct Restart {
     /// Time until each must answer again
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
     pub(crate) timeout: Duration,
-}
-
-/// Init systems that `tulle service` writes for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Init {
-    Systemd,
-    Openrc,
-}
-
-/// Where a service is installed.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Installed {
-    /// Init system (default: the one that runs here)
-    #[arg(long, value_name = "NAME", value_enum)]
-    pub(crate) init: Option<Init>,
-    /// Use the file system below this directory, such as an image's, and start nothing
-    #[arg(long, value_name = "DIRECTORY")]
-    pub(crate) root: Option<PathBuf>,
-}
-
-/// `tulle service`
-#[derive(Debug, Clone, Subcommand)]
-pub(crate) enum Service {
-    /// Write the service that starts these manifests at boot, and enable it
-    #[command(after_help = examples::SERVICE_INSTALL)]
-    Install(ServiceInstall),
-    /// Stop the service and remove what `install` has written
-    #[command(after_help = examples::SERVICE)]
-    Uninstall {
-        #[command(flatten)]
-        installed: Installed,
-        /// Also remove a service that somebody else has written or changed
-        #[arg(long)]
-        force: bool,
-    },
-    /// Show whether the service is installed, enabled and active
-    #[command(after_help = examples::SERVICE)]
-    Status {
-        #[command(flatten)]
-        installed: Installed,
-        #[command(flatten)]
-        format: Output,
-    },
-    /// Apply the service's manifests as they are now, and delete the objects that they no longer have
-    #[command(after_help = examples::SERVICE)]
-    Reload,
-    /// Run the programs that were installed meanwhile: controller, gateways, workloads, one after another
-    #[command(after_help = examples::SERVICE)]
-    Upgrade {
-        /// Time until each must answer again
-        #[arg(long, value_name = "TIME", value_parser = duration, default_value = "120s")]
-        timeout: Duration,
-    },
-}
-
-/// `tulle service install`
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ServiceInstall {
-    /// Manifests of the mesh
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Also start it, and wait until every service answers
-    #[arg(long, conflicts_with_all = ["dry_run", "root"])]
-    pub(crate) now: bool,
-    /// Print the service and write nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Replace a service that somebody else has written or changed
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Log to this file instead of the journal (default with OpenRC: /var/log/NAME.log)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) log_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) installed: Installed,
-    #[command(flatten)]
-    pub(crate) options: MeshOptions,
 }
 
 /// `tulle secret`
@@ -881,12 +815,9 @@ pub(crate) struct Logs {
     pub(crate) tail: Option<usize>,
 }
 
-/// `tulle join`
+/// How a host joins the mesh of another.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Join {
-    /// Manifests of the workloads to run here
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
+pub(crate) struct JoinOptions {
     /// Address of the controller
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) controller: String,
@@ -901,7 +832,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "SHA256")]
     pub(crate) ca_fingerprint: String,
     /// Trust domain of the mesh
-    #[arg(long, value_name = "DOMAIN", default_value = "tulle.local")]
+    #[arg(long, value_name = "DOMAIN", default_value = DEFAULT_TRUST_DOMAIN)]
     pub(crate) trust_domain: String,
     #[command(flatten)]
     pub(crate) sidecars: Sidecars,
@@ -911,6 +842,39 @@ pub(crate) struct Join {
     /// Ports at which other hosts reach the Workloads of this one (default: any free ones)
     #[arg(long, value_name = "FIRST-LAST")]
     pub(crate) inbound_ports: Option<PortRange>,
+}
+
+impl JoinOptions {
+    /// Returns the words of a command line that mean the same. The token is none of them: others can read those.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["--controller".into(), self.controller.clone().into()];
+        words.extend([
+            "--ca-fingerprint".into(),
+            self.ca_fingerprint.clone().into(),
+        ]);
+        if self.trust_domain != DEFAULT_TRUST_DOMAIN {
+            words.extend(["--trust-domain".into(), self.trust_domain.clone().into()]);
+        }
+        words.extend(self.sidecars.words());
+        let advertise = self.advertise.map(|a| ("--advertise", a.to_string()));
+        let ports = self
+            .inbound_ports
+            .map(|p| ("--inbound-ports", p.to_string()));
+        for (option, value) in advertise.into_iter().chain(ports) {
+            words.extend([option.into(), value.into()]);
+        }
+        words
+    }
+}
+
+/// `tulle join`
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Join {
+    /// Manifests of the workloads to run here
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) options: JoinOptions,
     /// Leave the Workloads of this host in the mesh when it ends, as a machine does that is shut down: the next start needs no
     /// controller
     #[arg(long)]
@@ -918,6 +882,13 @@ pub(crate) struct Join {
     /// Stop by itself after this long, such as 30s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) run_for: Option<Duration>,
+    /// Run as a service of the machine does: log to standard error, stay in the mesh at the end, and let a mistake in
+    /// FILES keep nothing from starting that ran before
+    #[arg(long)]
+    pub(crate) service: bool,
+    /// With --service: log to this file instead, and to FILE.1 what was before
+    #[arg(long, value_name = "FILE", requires = "service")]
+    pub(crate) log_file: Option<PathBuf>,
 }
 
 /// `tulle token`

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::sleep;
 use tonic::Status;
-use tulle_api::v1::{ApplyRequest, DeleteRequest, ListRequest, Object};
+use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object};
 
 /// Between tries to bring what is new to a controller that was away.
 const BRING_AGAIN: Duration = Duration::from_secs(2);
@@ -28,6 +28,32 @@ pub(super) const REFUSED: &str = "the controller refused the workloads";
 pub(super) struct Brought {
     file: PathBuf,
     hashes: BTreeMap<String, u64>,
+}
+
+/// The difference between manifests and what was brought.
+#[derive(Debug)]
+pub(super) struct News {
+    /// New or changed.
+    changed: Vec<Object>,
+    /// As they were brought.
+    pub(super) known: Vec<Object>,
+    /// Kind and name of what the manifests no longer have.
+    gone: Vec<String>,
+    /// Hashes of all that the manifests have.
+    hashes: BTreeMap<String, u64>,
+}
+
+impl News {
+    /// Objects as they were known, with those that were not, and without those that are gone. One that has changed stays what it
+    /// was: the configuration of its sidecar is of that.
+    pub(super) fn beside(&self, mut known: Vec<Object>) -> Vec<Object> {
+        known.retain(|known| !self.gone.contains(&key(known)));
+        let is_known = |new: &&Object| known.iter().any(|known| key(known) == key(new));
+        let changed = self.changed.iter();
+        let added: Vec<Object> = changed.filter(|new| !is_known(new)).cloned().collect();
+        known.extend(added);
+        known
+    }
 }
 
 fn key(object: &Object) -> String {
@@ -53,25 +79,63 @@ impl Brought {
         Ok(Self { file, hashes })
     }
 
-    /// Divides objects into those that are new or changed, and those that the controller knows.
-    pub(super) fn divide(&self, objects: &[Object]) -> (Vec<Object>, Vec<Object>) {
-        let is_known = |o: &&Object| self.hashes.get(&key(o)) == Some(&hash(o));
-        let (known, new): (Vec<_>, Vec<_>) = objects.iter().partition(is_known);
-        let owned = |objects: Vec<&Object>| objects.into_iter().cloned().collect();
-        (owned(new), owned(known))
-    }
-
-    /// Notes that the controller knows these objects and no others.
-    pub(super) fn keep(&mut self, objects: &[Object]) {
-        self.hashes = objects.iter().map(|o| (key(o), hash(o))).collect();
-        if let Err(failure) = self.write() {
-            tracing::warn!("{failure}");
+    /// Compares the workloads of manifests with what was brought.
+    pub(super) fn news(&self, objects: Vec<Object>) -> News {
+        let hashes: BTreeMap<_, _> = objects.iter().map(|o| (key(o), hash(o))).collect();
+        let gone = self.hashes.keys().filter(|k| !hashes.contains_key(*k));
+        let gone = gone.cloned().collect();
+        let is_known = |o: &Object| self.hashes.get(&key(o)) == Some(&hash(o));
+        let (known, changed) = objects.into_iter().partition(is_known);
+        News {
+            changed,
+            known,
+            gone,
+            hashes,
         }
     }
 
+    /// Nothing has changed.
+    pub(super) fn no_news(&self) -> News {
+        News {
+            changed: Vec::new(),
+            known: Vec::new(),
+            gone: Vec::new(),
+            hashes: self.hashes.clone(),
+        }
+    }
+
+    /// Brings what is new or has changed to the controller, has it remove what is gone, and notes that.
+    pub(super) async fn bring(
+        &mut self,
+        mut client: Objects,
+        news: &News,
+    ) -> std::result::Result<Vec<Applied>, Status> {
+        let mut results = Vec::new();
+        if !news.changed.is_empty() {
+            let request = ApplyRequest {
+                objects: news.changed.clone(),
+                dry_run: false,
+            };
+            results = client.apply(request).await?.into_inner().results;
+        }
+        for gone in &news.gone {
+            results.extend(remove(&mut client, gone).await?);
+        }
+        self.hashes.clone_from(&news.hashes);
+        if let Err(failure) = self.write() {
+            tracing::warn!("{failure}");
+        }
+        Ok(results)
+    }
+
+    /// Whether somebody else has brought other things meanwhile: `tulle service reload`.
+    fn is_outdated(&self) -> bool {
+        Self::read(self.file.clone(), false).is_ok_and(|now| now.hashes != self.hashes)
+    }
+
     /// Notes that the controller no longer has this object of this host.
-    pub(super) fn forget(&mut self, object: &Object) {
-        if self.hashes.remove(&key(object)).is_some()
+    fn forget(&mut self, object: &str) {
+        if self.hashes.remove(object).is_some()
             && let Err(failure) = self.write()
         {
             tracing::warn!("{failure}");
@@ -90,40 +154,38 @@ impl Brought {
     }
 }
 
-/// Objects as they were known, with those that were not. One that has changed stays what it was: the configuration of
-/// its sidecar is of that.
-pub(super) fn together(mut known: Vec<Object>, new: &[Object]) -> Vec<Object> {
-    let is_known = |new: &&Object| known.iter().any(|known| key(known) == key(new));
-    let added: Vec<Object> = new.iter().filter(|new| !is_known(new)).cloned().collect();
-    known.extend(added);
-    known
-}
-
-/// Brings workloads to the controller.
-pub(super) async fn bring(
-    mut client: Objects,
-    objects: Vec<Object>,
-) -> std::result::Result<(), Status> {
-    if objects.is_empty() {
-        return Ok(());
-    }
-    let request = ApplyRequest {
-        objects,
-        dry_run: false,
+/// Has the controller remove an object of this host. It may have been deleted there before, or be no longer of this host.
+async fn remove(
+    client: &mut Objects,
+    object: &str,
+) -> std::result::Result<Option<Applied>, Status> {
+    let (kind, name) = object.split_once('/').unwrap_or_default();
+    let request = DeleteRequest {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
     };
-    client.apply(request).await.map(drop)
+    match client.delete(request).await {
+        Ok(done) => Ok(done.into_inner().existed.then(|| Applied {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            outcome: "removed".to_owned(),
+        })),
+        Err(status) if is_away(&status) => Err(status),
+        Err(status) => {
+            tracing::warn!(%status, object, "cannot remove a stored workload");
+            Ok(None)
+        }
+    }
 }
 
 /// Brings what is new to a controller that is away, and ends when that has answered. What it did not take is tried again.
-pub(super) async fn bring_later(
-    client: Objects,
-    new: Vec<Object>,
-    all: Vec<Object>,
-    mut brought: Brought,
-) {
+pub(super) async fn bring_later(client: Objects, news: News, mut brought: Brought) {
     loop {
-        match bring(client.clone(), new.clone()).await {
-            Ok(()) => return brought.keep(&all),
+        if brought.is_outdated() {
+            return;
+        }
+        match brought.bring(client.clone(), &news).await {
+            Ok(_) => return,
             Err(status) if is_away(&status) => sleep(BRING_AGAIN).await,
             Err(status) => {
                 tracing::error!(%status, "{REFUSED}");
@@ -134,8 +196,11 @@ pub(super) async fn bring_later(
     tokio::task::spawn_local(async move {
         loop {
             sleep(BRING_REFUSED).await;
-            match bring(client.clone(), new.clone()).await {
-                Ok(()) => return brought.keep(&all),
+            if brought.is_outdated() {
+                return;
+            }
+            match brought.bring(client.clone(), &news).await {
+                Ok(_) => return,
                 Err(status) => tracing::debug!(%status, "{REFUSED}"),
             }
         }
@@ -143,7 +208,7 @@ pub(super) async fn bring_later(
 }
 
 /// Takes this host's workloads along; whether the controller knows that.
-pub(super) async fn leave(mut client: Objects, file: PathBuf, objects: &[Object]) -> bool {
+pub(super) async fn leave(mut client: Objects, file: PathBuf) -> bool {
     let mut brought = match Brought::read(file, false) {
         Ok(brought) => brought,
         Err(failure) => {
@@ -151,24 +216,17 @@ pub(super) async fn leave(mut client: Objects, file: PathBuf, objects: &[Object]
             return false;
         }
     };
-    let mut all = true;
+    let objects: Vec<String> = brought.hashes.keys().cloned().collect();
     for object in objects {
-        let request = DeleteRequest {
-            kind: object.kind.clone(),
-            name: object.name.clone(),
-        };
-        match client.delete(request).await {
-            Ok(_) => brought.forget(object),
-            Err(status) if is_away(&status) => {
+        match remove(&mut client, &object).await {
+            Ok(_) => brought.forget(&object),
+            Err(status) => {
                 tracing::warn!(%status, "the controller is away; it keeps this host's workloads");
-                all = false;
-                break;
+                return false;
             }
-            // It may have been deleted there before.
-            Err(status) => tracing::warn!(%status, "cannot remove a stored workload"),
         }
     }
-    all
+    true
 }
 
 /// Says which of the known objects the controller no longer has.
@@ -213,28 +271,31 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("brought.json");
         let mut brought = Brought::read(file.clone(), false).unwrap();
-        let objects = [object("a", "1"), object("b", "1"), object("c", "1")];
-        assert_eq!(names(&brought.divide(&objects).0), ["a", "b", "c"]);
-        brought.keep(&objects);
-        brought.forget(&objects[2]);
-        let again = Brought::read(file.clone(), false).unwrap();
-        let objects = [
-            object("a", "1"),
-            object("b", "2"),
-            object("c", "1"),
-            object("d", "1"),
-        ];
-        let (new, known) = again.divide(&objects);
-        let all = together(vec![object("b", "1"), object("e", "1")], &new);
-        assert_eq!(names(&all), ["b", "e", "c", "d"]);
-        assert_eq!(all[0].json, "1");
+        let all = |texts: &[(&str, &str)]| texts.iter().map(|(n, j)| object(n, j)).collect();
+        let objects: Vec<Object> = all(&[("a", "1"), ("b", "1"), ("c", "1"), ("z", "1")]);
         assert_eq!(
-            (names(&new), names(&known)),
-            (vec!["b", "c", "d"], vec!["a"])
+            names(&brought.news(objects.clone()).changed),
+            ["a", "b", "c", "z"]
         );
+        brought.hashes = objects.iter().map(|o| (key(o), hash(o))).collect();
+        brought.write().unwrap();
+        brought.forget("Workload/c");
+        let again = Brought::read(file.clone(), false).unwrap();
+        assert!(!brought.is_outdated());
+        let objects: Vec<Object> = all(&[("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")]);
+        let news = again.news(objects.clone());
+        let beside = news.beside(vec![object("b", "1"), object("e", "1"), object("z", "1")]);
+        assert_eq!(names(&beside), ["b", "e", "c", "d"]);
+        assert_eq!(beside[0].json, "1");
+        assert_eq!(names(&news.changed), ["b", "c", "d"]);
+        assert_eq!(names(&news.known), ["a"]);
+        assert_eq!(news.gone, ["Workload/z"]);
+        // Another command has brought something since.
+        brought.forget("Workload/z");
+        assert!(again.is_outdated());
         // A host that joins with a token is new, whatever was here before.
-        let joined = Brought::read(file.clone(), true).unwrap();
-        assert_eq!(names(&joined.divide(&objects).0).len(), 4);
+        let joined = Brought::read(file.clone(), true).unwrap().news(objects);
+        assert_eq!((joined.changed.len(), joined.gone.len()), (4, 0));
         std::fs::write(&file, "{").unwrap();
         assert!(
             Brought::read(file, false)

@@ -6,7 +6,7 @@ use crate::client::{Objects, failure, is_away, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{coarse, progress};
 use crate::supervise::host_authority::HostCertifier;
-use crate::supervise::last_known::LastKnown;
+use crate::supervise::last_known::{KnownController, LastKnown};
 use crate::supervise::line::Line;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -323,6 +323,24 @@ impl Node {
             sleep(RETRY.min(left)).await;
         }
     }
+}
+
+/// The objects service for a command beside the supervisor of this host, with the identity that it keeps.
+pub(super) fn objects(known: &KnownController, kept: &Kept) -> Result<Objects> {
+    let found = kept.read()?.ok_or_else(|| never_joined(kept))?;
+    let trust_domain = TrustDomain::parse(found.identity.spiffe_id().trust_domain())
+        .or_fail(|| "the identity of this host names no trust domain".to_owned())?;
+    let controller = Controller {
+        address: known.address,
+        fingerprint: known.fingerprint.clone(),
+        trust_domain,
+        line: Arc::default(),
+        may_be_away: false,
+    };
+    let present = Present::kept(&controller, found, kept)?;
+    Ok(objects_over(
+        controller.channel(Some(Arc::new(Mutex::new(present)))),
+    ))
 }
 
 impl Present {

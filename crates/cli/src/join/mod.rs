@@ -8,42 +8,36 @@ mod address;
 mod away;
 mod brought;
 mod enrol;
+mod given;
 mod kept;
+pub(crate) mod service;
 mod way;
 
-use crate::args::Join;
+use crate::args::{Join, JoinOptions};
 use crate::client;
 use crate::failure::{Failure, Result};
-use crate::manifests::{self, Manifests};
-use crate::output::progress;
+use crate::output::{one_line, progress};
 use crate::paths::Paths;
 use crate::supervise::host_authority::HostCertifier;
 use crate::supervise::last_known::{KnownController, LastKnown};
-use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
-use crate::supervise::{NODE_LABEL, Plan, Supervisor, envoy_programs, janitor, usable_proxy};
+use crate::supervise::{Plan, Supervisor, envoy_programs, janitor, usable_proxy};
 use crate::up::log::{self, Also};
 use crate::up::signals::Signals;
 use crate::up::{OfHost, context, end_early, fresh_logs, notify, stop, stopping};
 use brought::Brought;
 use enrol::{Controller, Node, OwnFiles, never_joined};
+use given::{Given, label};
 use kept::Kept;
 use std::cell::Cell;
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::LocalSet;
-use tulle_api::v1::Object;
+use tonic::Status;
 use tulle_model::identity::TrustDomain;
-use tulle_model::manifest;
 use way::Way;
-
-/// A token is far shorter.
-const LONGEST_TOKEN: u64 = 4096;
 
 /// Words at the end.
 const LEFT: &str = "left the mesh; nothing is left of it here but the identity to come back with";
@@ -51,24 +45,18 @@ const STAYS: &str = "ended without leaving the mesh; the same command starts thi
 
 /// Joins and runs until told to stop.
 pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
-    let manifests = manifests::read(&args.files)?;
-    Host::starting(Some(Mode::Loopback)).check(&manifests)?;
-    let trust_domain = TrustDomain::parse(&args.trust_domain)
-        .map_err(|e| Failure::usage("--trust-domain").because(e))?;
-    if !args.sidecars.data_plane.has_sidecars() {
-        return Err(
-            Failure::usage("a host cannot join without sidecars (--data-plane none)")
-                .because("others know its workloads by the certificates of their sidecars"),
-        );
-    }
-    let ca = fingerprint(&args.ca_fingerprint)?;
-    let token = token(args)?;
+    let last_known = Rc::new(LastKnown::read(paths)?);
+    let given = Given::read(args, &last_known)?;
+    let (ca, trust_domain) = checked(&args.options)?;
+    let token = match given::token(&args.options)? {
+        None if args.service => given::waiting_token(paths)?,
+        token => token,
+    };
     let kept = Kept::at(paths.host_identity());
     if token.is_none() && !kept.file().exists() {
         return Err(never_joined(&kept));
     }
-    let last_known = Rc::new(LastKnown::read(paths)?);
-    let way = Way::find(args, &ca, &kept, &last_known)?;
+    let way = Way::find(&args.options, &ca, &kept, &last_known)?;
     let added = paths.missing();
     let _lock = Supervisor::make_room(paths)?;
     let begun = Cell::new(false);
@@ -86,7 +74,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         away: way.away,
         last_known,
     };
-    let joined = run(paths, args, &manifests, how, &begun);
+    let joined = run(paths, args, given, how, &begun);
     if !begun.get() {
         // Nothing of this attempt is worth keeping: its error says all.
         if let Err(failure) = janitor::clear(paths) {
@@ -110,13 +98,7 @@ struct How {
 }
 
 /// Enrols and runs the workloads. `begun` tells that the controller has accepted them, or is not there to.
-fn run(
-    paths: &Paths,
-    args: &Join,
-    manifests: &Manifests,
-    how: How,
-    begun: &Cell<bool>,
-) -> Result<()> {
+fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -> Result<()> {
     let How {
         controller,
         token,
@@ -126,10 +108,11 @@ fn run(
         last_known,
     } = how;
     fresh_logs(paths)?;
-    log::start(paths, Also::Nowhere)?;
+    log::start(paths, Also::named(args.service, args.log_file.as_deref())?)?;
+    let options = &args.options;
     let plan = Plan {
         mode: Mode::Loopback,
-        data_plane: args.sidecars.data_plane,
+        data_plane: options.sidecars.data_plane,
         network: None,
         claim: Cell::default(),
         listen: None,
@@ -139,10 +122,10 @@ fn run(
         _console_reserved: None,
         controller: controller.address,
         for_hosts: controller.address,
-        reachable: args.advertise.unwrap_or(own),
-        inbound_ports: args.inbound_ports,
+        reachable: options.advertise.unwrap_or(own),
+        inbound_ports: options.inbound_ports,
         proxy: usable_proxy(paths)?,
-        envoy: envoy_programs(paths, &args.sidecars)?,
+        envoy: envoy_programs(paths, &options.sidecars)?,
     };
     let local = LocalSet::new();
     crate::run_to_end(local.run_until(async {
@@ -165,9 +148,15 @@ fn run(
             ),
             false => format!("joined as {}", node.identity()),
         });
-        let objects = own_objects(manifests, node.name())?;
         let mut brought = Brought::read(paths.brought(), node.joins())?;
-        let (new, known) = brought.divide(&objects);
+        let news = match given {
+            Given::Manifests(mut manifests) => brought.news(label(&mut manifests, node.name())),
+            Given::Before(refused) => {
+                let refused = one_line(&refused.to_string());
+                tracing::error!("this host starts what it ran before: {refused}");
+                brought.no_news()
+            }
+        };
         let client = node.objects();
         let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
         let name = node.name().to_owned();
@@ -183,10 +172,12 @@ fn run(
             Arc::clone(&line),
             Some(of_host),
         );
+        last_known.note_manifests(if args.service { &args.files } else { &[] });
         if !is_alone {
+            given::token_is_spent(paths);
             last_known.note_address(plan.reachable);
             last_known.note_controller(KnownController {
-                name: args.controller.clone(),
+                name: options.controller.clone(),
                 fingerprint: ca.clone(),
                 address: plan.controller,
             });
@@ -194,7 +185,7 @@ fn run(
         let keeping = Rc::clone(&last_known).keep(Rc::clone(&context));
         let keeping = tokio::task::spawn_local(keeping);
         *context.ca_fingerprint.borrow_mut() = ca;
-        let following = address::follow(Rc::clone(&context), args.advertise.is_some());
+        let following = address::follow(Rc::clone(&context), options.advertise.is_some());
         let following = tokio::task::spawn_local(following);
         let counting = tokio::task::spawn_local(away::keep(Rc::clone(&context)));
         let signals = Signals::listen()?;
@@ -203,16 +194,15 @@ fn run(
             return Ok(());
         };
         if is_alone {
-            let all = brought::together(last_known.objects(), &new);
-            let later = brought::bring_later(client.clone(), new, objects.clone(), brought);
+            let all = news.beside(last_known.objects());
+            let later = brought::bring_later(client.clone(), news, brought);
             supervisor.begin_alone(all, later);
         } else {
-            if let Err(status) = brought::bring(client.clone(), new).await {
+            if let Err(status) = brought.bring(client.clone(), &news).await {
                 supervisor.give_up().await?;
-                return Err(client::failure(brought::REFUSED, &status));
+                return Err(refused(&status));
             }
-            brought.keep(&objects);
-            tokio::task::spawn_local(brought::name_deleted(client.clone(), known));
+            tokio::task::spawn_local(brought::name_deleted(client.clone(), news.known));
         }
         begun.set(true);
         let patience = Duration::from_secs(120);
@@ -231,14 +221,16 @@ fn run(
         };
         let follow = notify::follow(paths.clone(), patience, supervisor.phases());
         tokio::task::spawn_local(follow);
-        let view = crate::up::view(paths.clone(), supervisor.phases());
-        let view = tokio::task::spawn_local(view);
+        let view = (!args.service)
+            .then(|| tokio::task::spawn_local(crate::up::view(paths.clone(), supervisor.phases())));
         let ended = end_early(paths, supervisor.run(stop), &signals).await;
-        view.abort();
+        if let Some(view) = view {
+            view.abort();
+        }
         following.abort();
         counting.abort();
-        let leaves = !args.stay && !line.is_away();
-        let has_left = leaves && brought::leave(client, paths.brought(), &objects).await;
+        let leaves = !args.stay && !args.service && !line.is_away();
+        let has_left = leaves && brought::leave(client, paths.brought()).await;
         let dismissed = out.take();
         if has_left || dismissed.is_some() {
             last_known.forget();
@@ -252,6 +244,24 @@ fn run(
     }))
 }
 
+/// The fingerprint of the mesh's authority and its trust domain, of options that make sense.
+fn checked(options: &JoinOptions) -> Result<(String, TrustDomain)> {
+    let trust_domain = TrustDomain::parse(&options.trust_domain)
+        .map_err(|e| Failure::usage("--trust-domain").because(e))?;
+    if !options.sidecars.data_plane.has_sidecars() {
+        return Err(
+            Failure::usage("a host cannot join without sidecars (--data-plane none)")
+                .because("others know its workloads by the certificates of their sidecars"),
+        );
+    }
+    Ok((fingerprint(&options.ca_fingerprint)?, trust_domain))
+}
+
+/// The controller does not take this host's workloads.
+fn refused(status: &Status) -> Failure {
+    client::failure(brought::REFUSED, status)
+}
+
 /// Reads a fingerprint and returns it as the mesh writes it: other programs print capitals and colons.
 fn fingerprint(text: &str) -> Result<String> {
     let text = text.replace(':', "").to_ascii_lowercase();
@@ -263,61 +273,9 @@ fn fingerprint(text: &str) -> Result<String> {
         .fix("take it from `tulle token create`, or from `tulle check` on the controller's host"))
 }
 
-/// The token, if there is one: an empty one is none.
-fn token(args: &Join) -> Result<Option<String>> {
-    let given = |text: &str| Some(text.trim().to_owned()).filter(|t| !t.is_empty());
-    let Some(file) = &args.token_file else {
-        return Ok(args.token.as_deref().and_then(given));
-    };
-    let mut text = String::new();
-    let read = if file == Path::new("-") {
-        std::io::stdin()
-            .take(LONGEST_TOKEN)
-            .read_to_string(&mut text)
-    } else {
-        File::open(file).and_then(|f| f.take(LONGEST_TOKEN).read_to_string(&mut text))
-    };
-    let what = || format!("cannot read the token in {}", file.display());
-    read.map_err(|e| Failure::input(what()).because(e))?;
-    Ok(given(&text))
-}
-
-/// The workloads, labelled as this host's: each host runs only its own.
-fn own_objects(manifests: &Manifests, node: &str) -> Result<Vec<Object>> {
-    let mut objects = Vec::new();
-    for object in &manifests.objects {
-        let manifest::Object::Workload(workload) = object else {
-            return Err(Failure::input(format!(
-                "{} is not a Workload; a host that joins brings only those",
-                object.id()
-            ))
-            .fix("apply it on the controller's host"));
-        };
-        let mut workload = workload.clone();
-        let labels = &mut workload.metadata.labels;
-        labels.insert(NODE_LABEL.into(), node.to_owned());
-        objects.push(manifests::to_api(&manifest::Object::Workload(workload)));
-    }
-    Ok(objects)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn read(text: &str) -> Manifests {
-        let objects = manifest::parse("x.yaml", text).unwrap();
-        Manifests::new(objects.into_iter().map(|l| l.object).collect())
-    }
-
-    #[test]
-    fn a_host_brings_its_own_workloads_and_nothing_else() {
-        let workload = "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {name: a}\nspec: {command: [x]}\n";
-        let objects = own_objects(&read(workload), "edge").unwrap();
-        assert!(objects[0].json.contains(r#""tulle.dev/node":"edge""#));
-        let mesh = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {}\n";
-        assert!(own_objects(&read(mesh), "edge").is_err());
-    }
 
     #[test]
     fn fingerprints_in_any_notation() {

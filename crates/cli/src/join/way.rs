@@ -2,7 +2,7 @@
 
 use super::address::own;
 use super::kept::Kept;
-use crate::args::Join;
+use crate::args::JoinOptions;
 use crate::failure::{Failure, OrFail, Result};
 use crate::supervise::last_known::LastKnown;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -25,13 +25,13 @@ pub(super) struct Way {
 impl Way {
     /// Finds it, also where no names are resolved and nobody answers. `fingerprint` is that of the mesh's authority.
     pub(super) fn find(
-        args: &Join,
+        options: &JoinOptions,
         fingerprint: &str,
         kept: &Kept,
         known: &LastKnown,
     ) -> Result<Self> {
-        let before = known.controller(&args.controller, fingerprint);
-        let controller = match resolve(&args.controller) {
+        let before = known.controller(&options.controller, fingerprint);
+        let controller = match resolve(&options.controller) {
             Ok(address) => address,
             Err(failure) => before.ok_or(failure)?,
         };

@@ -1,6 +1,6 @@
 //! The init systems: where a service's files are, whether one runs here, and how it is asked.
 
-use crate::args::{Init, Installed};
+use crate::args::service::{Init, Installed};
 use crate::failure::{Failure, OrFail, Result};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

@@ -1,6 +1,6 @@
 //! `tulle service`: a mesh that starts with its machine.
 //!
-//! The init system starts `tulle up --service`, which says by `sd_notify` when it is ready and stops in order at
+//! The init system starts `tulle up --service`, or `tulle join --service` on a host of another's mesh, which says by `sd_notify` when it is ready and stops in order at
 //! SIGTERM. Nothing here runs for as long as the mesh does.
 
 mod init;
@@ -8,10 +8,12 @@ mod unit;
 mod upgrade;
 
 use crate::apply::{judge_alone, outcome, warn};
-use crate::args::{Global, Init, Installed, Output, Service, ServiceInstall};
+use crate::args::service::{Init, Installed, Service, ServiceInstall, ServiceJoin, ServiceOptions};
+use crate::args::{Global, Output};
 use crate::data_plane::DataPlane;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
+use crate::join;
 use crate::manifests;
 use crate::new_file::NewFile;
 use crate::output::{self, coarse, line, one_line, progress};
@@ -42,6 +44,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn service(paths: &Paths, global: &Global, command: &Service) -> Result<ExitCode> {
     match command {
         Service::Install(args) => install(paths, global, args)?,
+        Service::Join(args) => join(paths, global, args)?,
         Service::Uninstall { installed, force } => uninstall(paths, installed, *force)?,
         Service::Status { installed, format } => return status(paths, installed, *format),
         Service::Reload => crate::run_to_end(reload(paths))?,
@@ -55,21 +58,65 @@ fn install(paths: &Paths, global: &Global, args: &ServiceInstall) -> Result<()> 
     let manifests = manifests::read(&args.files)?;
     let mut found = manifests.findings_beside(&[]);
     findings::add(&mut found, judge_alone(&manifests)?);
-    let here = args.installed.root.is_none();
-    let up = RunState::of_running(paths).ok();
-    if here && up.is_none() {
+    let here = args.service.installed.root.is_none();
+    if here && RunState::of_running(paths).is_err() {
         Host::starting(None).check(&manifests)?;
     }
+    let start = Start {
+        command: "up",
+        options: args.options.words(),
+        files: &args.files,
+        data_plane: args.options.sidecars.data_plane,
+    };
+    put(paths, global, &args.service, &start, || {
+        warn(&found);
+        Ok(())
+    })
+}
+
+fn join(paths: &Paths, global: &Global, args: &ServiceJoin) -> Result<()> {
+    let token = join::service::judge(paths, args)?;
+    let start = Start {
+        command: "join",
+        options: args.options.words(),
+        files: &args.files,
+        data_plane: args.options.sidecars.data_plane,
+    };
+    let root = args.service.installed.root.as_deref();
+    put(paths, global, &args.service, &start, || match token {
+        Some(token) => join::service::keep_token(paths, root, &token),
+        None => Ok(()),
+    })
+}
+
+/// The command that a service runs.
+struct Start<'a> {
+    command: &'static str,
+    options: Vec<OsString>,
+    files: &'a [PathBuf],
+    data_plane: DataPlane,
+}
+
+/// Writes a service, after what else has to be done first, and starts it if that is asked for.
+fn put(
+    paths: &Paths,
+    global: &Global,
+    args: &ServiceOptions,
+    start: &Start<'_>,
+    first: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let here = args.installed.root.is_none();
+    let up = RunState::of_running(paths).ok();
     let place = Place::find(&paths.name, &args.installed)?;
-    let text = unit_of(paths, global, args, &place)?.text(place.init)?;
+    let text = unit_of(paths, global, args, start, &place)?.text(place.init)?;
     if args.dry_run {
         output::text(&text);
         return Ok(());
     }
-    warn(&found);
     let file = place.file();
     must_be_root(here, &file)?;
     let same = may_replace(&file, args.force)?.as_deref() == Some(&*text);
+    first()?;
     if !same {
         write(&file, &text, place.init)?;
     }
@@ -142,16 +189,22 @@ fn now(paths: &Paths, place: &Place, up: Option<&RunState>, same: bool) -> Resul
     }
 }
 
-fn unit_of(paths: &Paths, global: &Global, args: &ServiceInstall, place: &Place) -> Result<Unit> {
+fn unit_of(
+    paths: &Paths,
+    global: &Global,
+    args: &ServiceOptions,
+    start: &Start<'_>,
+    place: &Place,
+) -> Result<Unit> {
     let own = std::env::current_exe().or_fail(|| "cannot find the program tulle".to_owned())?;
     let mut files = Vec::new();
-    for file in &args.files {
+    for file in start.files {
         let what = || format!("cannot use {}", file.display());
         files.push(file.canonicalize().or_fail(what)?);
     }
     if args.installed.root.is_none() {
         Program::PROXY.find()?;
-        if args.options.sidecars.data_plane == DataPlane::Envoy {
+        if start.data_plane == DataPlane::Envoy {
             Program::AGENT.find()?;
         }
         for file in files.iter().chain([&own]) {
@@ -184,7 +237,8 @@ fn unit_of(paths: &Paths, global: &Global, args: &ServiceInstall, place: &Place)
         mesh: paths.name.clone(),
         program: place.inside(&own),
         which,
-        options: args.options.words(),
+        command: start.command,
+        options: start.options.clone(),
         files: files.iter().map(|f| place.inside(f)).collect(),
         state: paths.state.clone(),
         log_file,
@@ -273,6 +327,7 @@ fn uninstall(paths: &Paths, installed: &Installed, force: bool) -> Result<()> {
     place.disable()?;
     init::remove(&file)?;
     place.reread()?;
+    let joined = join::service::joined(paths).filter(|_| here);
     if here {
         ServiceRecord::forget(paths)?;
     }
@@ -281,12 +336,38 @@ fn uninstall(paths: &Paths, installed: &Installed, force: bool) -> Result<()> {
         place.name,
         file.display()
     ));
+    if let Some((controller, _)) = joined {
+        return leave(paths, &controller);
+    }
     if here && paths.state.exists() {
         progress(&format!(
             "CA and stored objects stay in {}; `tulle down --purge` removes them",
             paths.state.display()
         ));
     }
+    Ok(())
+}
+
+/// Takes a host out of its mesh that does not run any more.
+fn leave(paths: &Paths, controller: &str) -> Result<()> {
+    if RunState::of_running(paths).is_ok() {
+        // Started by hand.
+        return Ok(());
+    }
+    let left = crate::run_to_end(join::service::leave(paths));
+    progress(&match left {
+        Ok(true) => format!(
+            "this host has left its mesh; the identity to come back with stays in {}, and `tulle down --purge` removes it",
+            paths.state.display()
+        ),
+        Ok(false) => format!(
+            "the controller at {controller} does not answer and keeps the Workloads of this host; `tulle delete node` there removes them"
+        ),
+        Err(failure) => format!(
+            "the mesh keeps the Workloads of this host ({}); `tulle delete node` on the controller's host removes them",
+            one_line(&failure.to_string())
+        ),
+    });
     Ok(())
 }
 
@@ -307,6 +388,8 @@ struct Report {
     restarts: Option<u32>,
     message: String,
     manifests: Vec<PathBuf>,
+    /// Where the controller is, if that is another host.
+    controller: Option<String>,
 }
 
 fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCode> {
@@ -314,7 +397,10 @@ fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCo
     let text = fs::read_to_string(place.file()).ok();
     let author = text.as_deref().map(Author::new);
     let activity = place.activity();
-    let record = ServiceRecord::read(paths).filter(|_| installed.root.is_none());
+    let here = installed.root.is_none();
+    let joined = join::service::joined(paths).filter(|(_, files)| here && !files.is_empty());
+    let (controller, joined) = joined.unzip();
+    let record = ServiceRecord::read(paths).filter(|_| here);
     let report = Report {
         init: match place.init {
             Init::Systemd => "systemd",
@@ -330,7 +416,8 @@ fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCo
         pid: activity.pid,
         restarts: activity.restarts,
         message: activity.message,
-        manifests: record.map(|r| r.files).unwrap_or_default(),
+        manifests: joined.or(record.map(|r| r.files)).unwrap_or_default(),
+        controller,
         service: place.name,
     };
     if !output::structured(&report, format.output)? {
@@ -375,6 +462,7 @@ fn show(report: &Report, author: Option<Author>) {
         ("state", state),
         ("message", one_line(&report.message)),
         ("manifests", files.collect::<Vec<_>>().join(" ")),
+        ("controller", report.controller.clone().unwrap_or_default()),
     ] {
         if !value.is_empty() {
             line(&format!("{name:<10} {value}"));
@@ -385,6 +473,9 @@ fn show(report: &Report, author: Option<Author>) {
 /// Makes the mesh that is up as its service's manifests are now.
 async fn reload(paths: &Paths) -> Result<()> {
     let state = RunState::of_running(paths)?;
+    if !state.node.is_empty() {
+        return join::service::reload(paths, &state).await;
+    }
     let record = ServiceRecord::read(paths).ok_or_else(|| {
         Failure::new("there are no manifests to apply again")
             .because("no service has started this mesh with manifests")

@@ -3,7 +3,7 @@
 //! The last line carries a checksum of those before it. So a file that somebody else wrote or changed is told
 //! apart from what `install` left there.
 
-use crate::args::Init;
+use crate::args::service::Init;
 use crate::failure::{Failure, Result};
 use crate::service_record::checksum;
 use std::ffi::OsString;
@@ -24,7 +24,9 @@ pub(crate) struct Unit {
     pub(crate) program: PathBuf,
     /// Options that name the mesh, such as `--name two`.
     pub(crate) which: Vec<OsString>,
-    /// Options of `tulle up`.
+    /// The command that it runs: `up` or `join`.
+    pub(crate) command: &'static str,
+    /// Options of that.
     pub(crate) options: Vec<OsString>,
     /// The manifests.
     pub(crate) files: Vec<PathBuf>,
@@ -49,7 +51,7 @@ impl Unit {
     }
 
     /// Words of a command of this program about this mesh.
-    fn command(&self, words: &[&str]) -> Result<Vec<String>> {
+    fn words(&self, words: &[&str]) -> Result<Vec<String>> {
         let program = self.program.as_os_str().to_owned();
         let all = [program]
             .into_iter()
@@ -58,7 +60,7 @@ impl Unit {
     }
 
     fn start(&self) -> Result<Vec<String>> {
-        let mut words = self.command(&["up", "--service"])?;
+        let mut words = self.words(&[self.command, "--service"])?;
         let log = self.log_file.iter().map(|f| f.as_os_str().to_owned());
         let log = log.flat_map(|f| ["--log-file".into(), f]);
         let files = self.files.iter().map(|f| f.as_os_str().to_owned());
@@ -124,8 +126,8 @@ WantedBy=multi-user.target
             mesh = self.mesh,
             mounts = mounts.join(" "),
             start = line(self.start()?),
-            reload = line(self.command(&["service", "reload"])?),
-            clear = line(self.command(&["clear-up"])?),
+            reload = line(self.words(&["service", "reload"])?),
+            clear = line(self.words(&["clear-up"])?),
             variables = variables.collect::<String>(),
         ))
     }
@@ -178,8 +180,8 @@ stop_post() {{
             arguments = shell_word(&arguments),
             log = shell_word(&shell_word(&plain(log.into())?)),
             variables = variables.collect::<String>(),
-            reload = line(self.command(&["service", "reload"])?),
-            clear = line(self.command(&["clear-up"])?),
+            reload = line(self.words(&["service", "reload"])?),
+            clear = line(self.words(&["clear-up"])?),
         ))
     }
 }
@@ -269,6 +271,7 @@ mod tests {
             mesh: "tulle".into(),
             program: "/usr/local/bin/tulle".into(),
             which: vec!["--name".into(), "two".into()],
+            command: "up",
             options: vec!["--loopback".into()],
             files: vec!["/etc/tulle/my mesh $HOME 50%'\".yaml".into()],
             state: "/var/lib/tulle".into(),

@@ -6,6 +6,7 @@ use crate::args::Restart;
 use crate::client::Objects;
 use crate::data_plane::DataPlane;
 use crate::failure::{Failure, Result};
+use crate::join;
 use crate::output::line;
 use crate::paths::Paths;
 use crate::restart;
@@ -25,7 +26,10 @@ pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
     if before.data_plane == DataPlane::Envoy {
         usable_agent(paths)?;
     }
-    let mut objects = context::objects(paths);
+    let mut objects = match before.node.is_empty() {
+        true => context::objects(paths),
+        false => join::service::objects(paths)?,
+    };
     controller(paths, &before, &mut objects, patience).await?;
     let gateways = before.gateways.iter().map(|g| &g.name);
     let workloads = before.workloads.iter().map(|w| &w.name);

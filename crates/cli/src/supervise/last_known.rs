@@ -39,6 +39,9 @@ struct Content {
     objects: Vec<(String, String, String)>,
     /// Ports at which others reach workloads: `WORKLOAD/PORT`.
     ports: BTreeMap<String, u16>,
+    /// Files of the workloads' manifests, if this host runs as a service.
+    #[serde(default)]
+    manifests: Vec<PathBuf>,
 }
 
 /// A controller as the command of this host names it, and where that was.
@@ -86,6 +89,16 @@ impl LastKnown {
         (known.name == name && known.fingerprint == fingerprint).then_some(known.address)
     }
 
+    /// The controller whose mesh this host is of.
+    pub(crate) fn joined(&self) -> Option<KnownController> {
+        self.content.borrow().controller.clone()
+    }
+
+    /// Files of the workloads' manifests, if this host runs as a service.
+    pub(crate) fn manifests(&self) -> Vec<PathBuf> {
+        self.content.borrow().manifests.clone()
+    }
+
     /// Where others reached this host.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.content.borrow().address
@@ -115,6 +128,11 @@ impl LastKnown {
     /// Notes where the controller is.
     pub(crate) fn note_controller(&self, controller: KnownController) {
         self.note(|content| content.controller = Some(controller));
+    }
+
+    /// Notes the files of a service's manifests; none if this is no service.
+    pub(crate) fn note_manifests(&self, files: &[PathBuf]) {
+        self.note(|content| content.manifests = files.to_vec());
     }
 
     /// Notes where others reach this host.

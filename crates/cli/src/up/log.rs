@@ -22,6 +22,17 @@ pub(crate) enum Also {
     Rotated(RotatedFile),
 }
 
+impl Also {
+    /// The place that options of a command name.
+    pub(crate) fn named(service: bool, log_file: Option<&Path>) -> Result<Self> {
+        Ok(match log_file {
+            Some(file) => Self::Rotated(RotatedFile::open(file)?),
+            None if service => Self::StandardError,
+            None => Self::Nowhere,
+        })
+    }
+}
+
 /// Starts the log.
 pub(crate) fn start(paths: &Paths, also: Also) -> Result<()> {
     let path = paths.log("supervisor");

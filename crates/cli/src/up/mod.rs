@@ -26,7 +26,7 @@ use crate::supervise::line::Line;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::{Mode, Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
-use log::{Also, RotatedFile};
+use log::Also;
 use signals::Signals;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -180,14 +180,7 @@ pub(crate) fn fresh_logs(paths: &Paths) -> Result<()> {
 }
 
 async fn supervise(paths: &Paths, args: &Up, mut given: Given) -> Result<()> {
-    log::start(
-        paths,
-        match &args.log_file {
-            Some(file) => Also::Rotated(RotatedFile::open(file)?),
-            None if args.service => Also::StandardError,
-            None => Also::Nowhere,
-        },
-    )?;
+    log::start(paths, Also::named(args.service, args.log_file.as_deref())?)?;
     if args.service
         && let Some(note) = mode_note(&args.options)
     {

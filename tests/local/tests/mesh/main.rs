@@ -20,6 +20,7 @@ mod gateway_certificates;
 mod host_authority;
 mod isolation;
 mod joined_hosts;
+mod joined_service;
 mod life;
 mod limits;
 mod live_listeners;
