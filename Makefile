@@ -61,10 +61,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -119,10 +119,18 @@ test-skew: ## programs of the version before and today's in one mesh on this hos
 	$(PROGRAMS)
 	PREVIOUS_PROGRAMS="$$(tests/kube/previous.sh all)" cargo test --workspace --locked --test mesh skew
 
-test-arm64: ## every test as a program of arm64, under qemu (root; hours)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl gcc-aarch64-linux-gnu qemu-user-static
+test-arm64: ## every test with programs of arm64, under qemu (root; hours)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl qemu-user-static $(call cross,arm64)
 	@$(RUST)
-	scripts/test-arm64.sh
+	$(PROGRAMS)
+	scripts/test-foreign.sh arm64
+
+test-smoke: ## tests inside crates, and a few stories, with programs of armv7 (32 bits) and riscv64, under qemu (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl qemu-user-static $(call cross,armv7 riscv64)
+	@$(RUST)
+	$(PROGRAMS)
+	scripts/test-foreign.sh armv7 smoke
+	scripts/test-foreign.sh riscv64 smoke
 
 test-stress: ## every test 20 times under load, and with signals and input as a shell's `&` leaves them: hours
 	$(PROGRAMS)
@@ -216,17 +224,21 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	scripts/account.sh
 
 # A release is for both architectures unless ARCH is said: its default here is this machine's.
-RELEASE_ARCH := $(if $(filter file,$(origin ARCH)),amd64 arm64,$(ARCH))
+RELEASE_ARCH := $(if $(filter file,$(origin ARCH)),amd64 arm64 armv7 riscv64,$(ARCH))
+# What compiles for others than this machine's.
+CROSS_amd64 := gcc-x86-64-linux-gnu
+CROSS_arm64 := gcc-aarch64-linux-gnu
+CROSS_armv7 := gcc-arm-linux-gnueabihf libc6-dev-armhf-cross
+CROSS_riscv64 := gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
+cross = $(foreach arch,$(filter-out $(OWN_ARCH),$(1)),$(CROSS_$(arch)))
 
 release: docs ## a release in build/release: packages, images, charts, bills of materials, sums; KEY=FILE signs it (docs/install.md)
-	@$(PACKAGES) $(BUILD_PACKAGES) $(RELEASE_PACKAGES) nftables binutils python3 musl-tools \
-		$(if $(filter-out $(OWN_ARCH),$(RELEASE_ARCH)),$(if $(filter amd64,$(OWN_ARCH)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu))
+	@$(PACKAGES) $(BUILD_PACKAGES) $(RELEASE_PACKAGES) nftables binutils python3 musl-tools $(call cross,$(RELEASE_ARCH))
 	@$(RUST)
 	ARCH="$(RELEASE_ARCH)" REGISTRY="$(REGISTRY)" KEY="$(KEY)" scripts/release.sh
 
 images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64" for a release, REGISTRY=HOST/PATH, PLUGINS=no
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools \
-		$(if $(filter-out $(OWN_ARCH),$(ARCH)),$(if $(filter amd64,$(OWN_ARCH)),gcc-aarch64-linux-gnu,gcc-x86-64-linux-gnu)))
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools $(call cross,$(ARCH)))
 	@$(RUST)
 	$(if $(STATIC)$(filter no,$(PLUGINS)),,$(PROXY))
 	$(if $(STATIC),,$(TOOLS))

@@ -59,30 +59,6 @@ dev) place=debug ;;
 *) place=$PROFILE ;;
 esac
 
-add_target() { # TARGET
-    if rustc --print target-libdir --target "$1" 2>/dev/null | xargs -r test -d; then
-        return
-    fi
-    if ! command -v rustup >/dev/null; then
-        echo "error: rustc cannot build for $1, and there is no rustup to add it" >&2
-        exit 1
-    fi
-    echo "Adding the Rust target $1"
-    rustup target add "$1"
-}
-
-# Programs that have grown too large are found here and not by whoever pulls them. The proxy's budget is
-# tests/local/tests/budgets/memory.rs's. Measured on amd64; other linkers leave more in `tulle`.
-fits() { # ARCH PROGRAM BYTES
-    local size
-    size=$(stat --format %s "$2")
-    if [[ $1 == amd64 && $PROFILE != dev ]] && ((size > $3)); then
-        echo "error: $2 has $size bytes, more than the $3 that an image may carry of it; find out what made it larger" \
-            "(nm --size-sort), or raise the budget in scripts/build-images.sh" >&2
-        exit 1
-    fi
-}
-
 image() { # ARCH DIRECTORY NAME PROGRAM [OPTIONS]
     local tag=$version
     [[ $3 != tulle-proxy ]] || tag+=$without
@@ -122,69 +98,19 @@ built() {
             exit 1
         fi
     done
-    fits "$own" "$directory/tulle" 19500000
+    # One that has grown too large is found here and not by whoever pulls it. The proxy's budget is
+    # tests/local/tests/budgets/memory.rs's; that of a static `tulle` in scripts/build-static.sh.
+    if [[ $own == amd64 && $PROFILE != dev ]]; then scripts/fits.sh "$directory/tulle" 19500000; fi
     images "$own" "$directory" --libraries
 }
 
-# Where this machine keeps libraries and this checkout says nothing to whoever reads a panic, is 66 kB of `tulle`, and would
-# make another program of the same sources elsewhere. Of several prefixes rustc takes the last that fits. The standard library's own
-# paths are those of this machine where rustup's component rust-src is installed, else what they become here.
-without_own_paths() { # TARGET
-    local directory commit
-    commit=$(rustc --version --verbose | sed -n 's/^commit-hash: //p')
-    cargo fetch --locked --target "$1"
-    echo -n " --remap-path-prefix=$PWD= --remap-path-prefix=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")=target"
-    echo -n " --remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit"
-    for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/; do
-        echo -n " --remap-path-prefix=$directory="
-    done
-}
-
 static() { # ARCH
-    local arch=$1 machine target variable cross root=()
-    case $arch in
-    amd64) machine=x86_64 ;;
-    *) machine=aarch64 ;;
-    esac
-    target=$machine-unknown-linux-musl
-    add_target "$target"
-    # The C parts (aws-lc, jemalloc) need a compiler that knows musl.
-    variable=${target//-/_}
-    if [[ $arch == "$own" ]]; then
-        export "CC_$variable=musl-gcc"
-    else
-        cross=$(scripts/cross.sh "$arch")
-        export "CC_$variable=$cross/cc" "AR_$variable=$machine-linux-gnu-ar"
-        export "CARGO_TARGET_${variable^^}_LINKER=$machine-linux-gnu-gcc"
-        root=(-- --root "$cross/root")
-    fi
-    if [[ $arch == arm64 ]]; then
-        # Kernels there have pages of 4, 16 or 64 KiB; jemalloc works up to what it was built for.
-        export JEMALLOC_SYS_WITH_LG_PAGE=16
-    else
-        unset JEMALLOC_SYS_WITH_LG_PAGE
-    fi
-    local -x RUSTFLAGS=${RUSTFLAGS:-}
-    RUSTFLAGS+=$(without_own_paths "$target")
-    # The proxy by itself: with the others it would have the features of their libraries, too.
-    cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"
-    # Build scripts and derive macros are compiled once for both; cargo takes another kind of link-time optimisation for
-    # another library.
-    cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni
-    # The controller and the command are small rather than fast: instructions that functions have in common become a
-    # function. LLVM does so by itself on arm64 alone, and once.
-    local directory=${CARGO_TARGET_DIR:-target}/$target small=small
-    [[ $PROFILE == release ]] || small=$PROFILE
-    cargo rustc --profile "$small" --locked --target "$target" --package tulle-cli --bin tulle -- \
-        -Cllvm-args=-enable-machine-outliner=always
-    [[ ! $AGENT ]] || cargo build --profile "$small" --locked --target "$target" --package tulle-envoy
-    # Beside `tulle-proxy`, where it looks for it.
-    if [[ $small != "$PROFILE" ]]; then
-        cp "$directory/$small/tulle" "$directory/$place/tulle"
-        [[ ! $AGENT ]] || cp "$directory/$small/tulle-envoy" "$directory/$place/tulle-envoy"
-    fi
-    fits "$arch" "$directory/$place/tulle" 14500000
-    images "$arch" "$directory/$place" "${root[@]}"
+    local found root=()
+    PROFILE=$PROFILE PLUGINS=$PLUGINS AGENT=$AGENT scripts/build-static.sh "$1"
+    found=$(scripts/target.sh "$1")
+    eval "$found"
+    [[ ! $target_root ]] || root=(-- --root "$target_root")
+    images "$1" "${CARGO_TARGET_DIR:-target}/$target/$place" "${root[@]}"
 }
 
 if [[ $STATIC ]]; then

@@ -151,6 +151,8 @@ install_release() {
     case $(uname -m) in
     x86_64) arch=amd64 ;;
     aarch64) arch=arm64 ;;
+    armv7l | armv8l) arch=armv7 ;;
+    riscv64) arch=riscv64 ;;
     *) stop 1 "there are no programs for $(uname -m) in a release" "docs/install.md says for which there are" ;;
     esac
     case $from in

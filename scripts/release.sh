@@ -5,7 +5,7 @@
 # same commit gives the same bytes; docs/install.md says under which conditions.
 #
 #   KEY=FILE scripts/release.sh                            signs with this SSH key (a public one: by the agent that has the other)
-#   ARCH=amd64 scripts/release.sh                          amd64, arm64 or both, which is the default
+#   ARCH=amd64 scripts/release.sh                          some of amd64, arm64, armv7 and riscv64; the last two get no images
 #   REGISTRY=registry.example/tulle scripts/release.sh     the registry that will have the images; by default localhost
 #   MAINTAINER="NAME <ADDRESS>" scripts/release.sh         whoever answers for the packages
 #   OUTPUT=DIRECTORY scripts/release.sh                    another place than build/release
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 export LC_ALL=C
 umask 022
 
-: "${ARCH:=amd64 arm64}" "${PROFILE:=release}" "${REGISTRY:=localhost}" "${OUTPUT:=build/release}" "${KEY:=}"
+: "${ARCH:=amd64 arm64 armv7 riscv64}" "${PROFILE:=release}" "${REGISTRY:=localhost}" "${OUTPUT:=build/release}" "${KEY:=}"
 : "${PROGRAMS:=}" "${PAGES:=}" "${DOCS:=build/docs}" "${MAINTAINER:=Tulle developers <developers@tulle.invalid>}"
 read -ra architectures <<<"$ARCH"
 own=$(uname -m | sed 's/^x86_64$/amd64/; s/^aarch64$/arm64/')
@@ -35,10 +35,16 @@ fail() {
     exit 1
 }
 
+have_images=()
 for arch in "${architectures[@]}"; do
-    [[ $arch == amd64 || $arch == arm64 ]] || usage "ARCH=$ARCH: releases are made for amd64 and arm64 (docs/install.md says why)"
+    case $arch in
+    amd64 | arm64) have_images+=("$arch") ;;
+    # For nodes of Kubernetes; docs/install.md says why not for these.
+    armv7 | riscv64) ;;
+    *) usage "ARCH=$ARCH: releases are made for amd64, arm64, armv7 and riscv64" ;;
+    esac
 done
-((${#architectures[@]})) || usage "ARCH is empty: write amd64, arm64 or both"
+((${#architectures[@]})) || usage "ARCH is empty: write amd64, arm64, armv7, riscv64 or several of them"
 [[ $MAINTAINER =~ ^[^\<\>]+\ \<[^\<\>\ ]+@[^\<\>\ ]+\>$ ]] || usage "MAINTAINER=$MAINTAINER: write NAME <ADDRESS>"
 if [[ $KEY ]]; then
     [[ -r $KEY ]] || usage "KEY=$KEY: there is no such file, or it cannot be read"
@@ -74,12 +80,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/out"
 
-machine() { # ARCH
-    case $1 in amd64) echo x86_64 ;; *) echo aarch64 ;; esac
+target() { # ARCH
+    scripts/target.sh --name "$1"
 }
 
-target() { # ARCH
-    echo "$(machine "$1")-unknown-linux-musl"
+# The names that packages give to architectures.
+of_deb() { # ARCH
+    case $1 in armv7) echo armhf ;; *) echo "$1" ;; esac
+}
+
+of_rpm() { # ARCH
+    case $1 in amd64) echo x86_64 ;; arm64) echo aarch64 ;; armv7) echo armv7hl ;; *) echo "$1" ;; esac
 }
 
 programs() { # ARCH
@@ -93,8 +104,12 @@ programs() { # ARCH
 }
 
 build() {
-    local image
-    ARCH=$ARCH STATIC=1 PROFILE=$PROFILE REGISTRY=$REGISTRY IMAGES=$work/images PLUGINS=yes AGENT=1 scripts/build-images.sh
+    local image arch
+    for arch in "${architectures[@]}"; do
+        [[ " ${have_images[*]} " == *" $arch "* ]] || PROFILE=$PROFILE PLUGINS=yes AGENT=1 scripts/build-static.sh "$arch"
+    done
+    ((${#have_images[@]})) || return 0
+    ARCH="${have_images[*]}" STATIC=1 PROFILE=$PROFILE REGISTRY=$REGISTRY IMAGES=$work/images PLUGINS=yes AGENT=1 scripts/build-images.sh
     for image in "$work"/images/*.tar; do
         mv "$image" "$work/out/tulle-$version-image-$(basename "$image")"
     done
@@ -160,7 +175,7 @@ deb() { # ARCH
     rm "$doc/LICENSE"
     gzip -9n "$root"/usr/share/man/man1/* "$doc/changelog.Debian" "$doc/CHANGELOG.md" "$doc/LIBRARIES.txt"
     {
-        printf 'Package: tulle\nVersion: %s-1\nArchitecture: %s\nMaintainer: %s\n' "$version" "$1" "$MAINTAINER"
+        printf 'Package: tulle\nVersion: %s-1\nArchitecture: %s\nMaintainer: %s\n' "$version" "$(of_deb "$1")" "$MAINTAINER"
         printf 'Installed-Size: %s\n' "$(du -k --apparent-size -s "$root/usr" | cut -f1)"
         printf 'Section: net\nPriority: optional\nDepends: passwd\nRecommends: iproute2, nftables\n'
         printf 'Description: light service mesh\n'
@@ -172,7 +187,7 @@ deb() { # ARCH
     install -m 755 scripts/release/deb/postinst scripts/release/deb/postrm "$root/DEBIAN"
     same_times "$root"
     # As many threads as this machine has processors would be other bytes.
-    DPKG_DEB_THREADS_MAX=1 dpkg-deb --root-owner-group -Zxz --build "$root" "$work/out/tulle_${version}-1_$1.deb" >/dev/null
+    DPKG_DEB_THREADS_MAX=1 dpkg-deb --root-owner-group -Zxz --build "$root" "$work/out/tulle_${version}-1_$(of_deb "$1").deb" >/dev/null
 }
 
 rpm_package() { # ARCH
@@ -183,13 +198,13 @@ rpm_package() { # ARCH
     gzip -9n "$root"/usr/share/man/man1/* "$root/usr/share/doc/tulle/LIBRARIES.txt"
     same_times "$root"
     # A database of its own: the machine's is none of its business, and Debian has none.
-    rpmbuild -bb --quiet --target "$(machine "$1")-linux" --define "_topdir $top" --define "_dbpath $top/db" \
+    rpmbuild -bb --quiet --target "$(of_rpm "$1")-linux" --define "_topdir $top" --define "_dbpath $top/db" \
         --define "tulle_version $version" --define "tulle_root $root" --define "tulle_packager $MAINTAINER" \
         scripts/release/tulle.spec >"$work/rpm.log" 2>&1 || {
         cat "$work/rpm.log" >&2
         fail "rpmbuild could not make the package for $1"
     }
-    mv "$top/RPMS/$(machine "$1")/tulle-$version-1.$(machine "$1").rpm" "$work/out/"
+    mv "$top/RPMS/$(of_rpm "$1")/tulle-$version-1.$(of_rpm "$1").rpm" "$work/out/"
 }
 
 of_tool() { # COMMAND...
@@ -199,8 +214,13 @@ of_tool() { # COMMAND...
 provenance() {
     local arch options=() compiler
     for arch in "${architectures[@]}"; do
-        compiler=musl-gcc
-        [[ $arch == "$own" ]] || compiler=$(machine "$arch")-linux-gnu-gcc
+        case $arch in
+        "$own") compiler=musl-gcc ;;
+        amd64) compiler=x86_64-linux-gnu-gcc ;;
+        arm64) compiler=aarch64-linux-gnu-gcc ;;
+        armv7) compiler=arm-linux-gnueabihf-gcc ;;
+        *) compiler=$arch-linux-gnu-gcc ;;
+        esac
         options+=(--tool "cc for $arch=$(of_tool "$compiler" --version)")
     done
     if command -v dpkg-query >/dev/null; then

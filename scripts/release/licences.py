@@ -47,6 +47,9 @@ def document(version, target, every):
         "",
         "    Rust's standard library: MIT OR Apache-2.0",
         *(["    musl: MIT, Copyright (c) 2005-2020 Rich Felker, et al."] if "musl" in target else []),
+        *(["    glibc and libgcc: LGPL-2.1-or-later and GPL-3.0 with the runtime exception, linked statically as Debian has them,",
+           "    unchanged; Tulle's sources make the programs again with another glibc (scripts/build-static.sh)"]
+          if "gnu" in target else []),
     ]
     for library in every:
         note = "" if library in with_text else " (its package has no text; texts of this licence follow)"

@@ -61,7 +61,7 @@ def bill(version, target, epoch, programs, crates, page):
     every = sorted([*crates.values(), *page], key=lambda library: library.reference)
     std = libraries.Library("rust-std", rust(), "MIT OR Apache-2.0", None)
     std.linked, std.registry = set(programs), "rust"
-    std.description = "Rust's standard library" + (" with musl" if "musl" in target else "")
+    std.description = "Rust's standard library" + (" with musl" if "musl" in target else " with glibc")
     parts, dependencies = [], []
     for name, path in sorted(programs.items()):
         with open(path, "rb") as file:

@@ -39,7 +39,8 @@ def options():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     test = commands.add_parser("test", help="run Rust tests")
-    test.add_argument("--only", default="", help="tests whose name contains this")
+    test.add_argument("--only", action="append", default=[], help="tests whose name contains this, or another such text")
+    test.add_argument("--below", default="", help="tests whose name begins so")
     test.add_argument("--times", type=int, default=1, help="run each test this often")
     test.add_argument("--jobs", type=int, help="tests at once (default: 3 per processor)")
     test.add_argument("--load", type=int, default=0, help="busy processes beside the tests")
@@ -69,9 +70,11 @@ def options():
 def test(given):
     """Builds and runs tests; 1 if one failed."""
     jobs = cargo_tests.jobs(cargo_tests.build(given.cargo or ["--workspace"]))
-    jobs = [job for job in jobs if given.only in job.name]
+    jobs = [job for job in jobs if job.name.startswith(given.below)]
+    jobs = [job for job in jobs if not given.only or any(only in job.name for only in given.only)]
     if not jobs:
-        print(f"error: no test has `{given.only}` in its name", file=sys.stderr)
+        wanted = " or ".join(f"`{only}`" for only in given.only or [given.below])
+        print(f"error: no test has {wanted} in its name", file=sys.stderr)
         return 64
     walls = times.last_walls()
     # A test that is new here may be a long one.
@@ -99,7 +102,7 @@ def test(given):
     for outcome in failed:
         print(f"FAILED {outcome.job.name}")
     as_listed = len(listed.failed) if listed else 0
-    unmet = listed.unmet() if listed and not given.only else []
+    unmet = listed.unmet(jobs) if listed and not given.only else []
     for entry in unmet:
         print(f"FAILED {given.expected}: there is no test `{entry}`")
     also = f", {as_listed} failed as listed" if listed else ""

@@ -42,6 +42,11 @@ class Expected:
                     outcome.faults = [f"it passes, but {self.path} says that it cannot: {self.reasons[entry]}"]
             yield outcome
 
-    def unmet(self):
-        """Lines of the list that no test has."""
-        return [entry for entry in self.reasons if entry not in self.met]
+    def unmet(self, jobs):
+        """Lines of the list that no test has, of the programs that these tests are of."""
+        programs = {_program(job.name) for job in jobs}
+        return [entry for entry in self.reasons if entry not in self.met and _program(entry) in programs]
+
+
+def _program(name):
+    return name.split("::", 1)[0]

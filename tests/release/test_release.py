@@ -49,7 +49,7 @@ class Settings(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
             (place / "mine").write_text("mine")
-            for settings, said in (({"ARCH": "armv7"}, "amd64 and arm64"), ({"KEY": "/nowhere"}, "no such file"),
+            for settings, said in (({"ARCH": "mips"}, "amd64, arm64, armv7 and riscv64"), ({"KEY": "/nowhere"}, "no such file"),
                                    ({"KEY": place / "mine"}, "no SSH key"), ({"MAINTAINER": "me"}, "NAME <ADDRESS>"),
                                    ({"OUTPUT": place}, "is no release")):
                 done = release(**settings)
@@ -133,6 +133,21 @@ class Release(unittest.TestCase):
             self.assertIn("nothing is signed", done.stdout)
             self.assertFalse((Path(directory) / "out/SHA256SUMS.sig").exists())
             self.assertIn('\nkey=""\n', (Path(directory) / "out/install.sh").read_text())
+
+    def test_packages_have_the_names_that_their_systems_give_to_architectures(self):
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            for arch in ("armv7", "riscv64"):
+                shutil.copytree(self.place / "first/programs" / ARCH, place / "programs" / arch)
+            done = release(ARCH="armv7 riscv64", PROGRAMS=place / "programs", PAGES=self.place / "first/pages",
+                           DOCS=self.place / "first/docs", OUTPUT=place / "out")
+            self.assertEqual(done.returncode, 0, done)
+            for arch, deb, rpm in (("armv7", "armhf", "armv7hl"), ("riscv64", "riscv64", "riscv64")):
+                self.assertTrue((place / f"out/tulle-{self.version}-linux-{arch}.tar.gz").exists())
+                found = run("dpkg-deb", "--field", place / f"out/tulle_{self.version}-1_{deb}.deb", "Architecture")
+                self.assertEqual(found.stdout, f"{deb}\n", found)
+                found = run("rpm", "-qp", "--qf", "%{ARCH}", place / f"out/tulle-{self.version}-1.{rpm}.rpm")
+                self.assertEqual(found.stdout, rpm, found)
 
     def test_the_deb_has_programs_pages_and_completions(self):
         deb = self.file("*.deb")

@@ -98,8 +98,14 @@ pub fn program(name: &str) -> PathBuf {
 }
 
 /// Cargo does not build another package's program for a test, so it is built here when it is
-/// missing or older than its sources.
+/// missing or older than its sources. Those of another architecture are where `TULLE_TEST_PROGRAMS` says
+/// (`scripts/test-foreign.sh`), and as they are.
 fn fresh(program: &Program) -> PathBuf {
+    if let Some(directory) = std::env::var_os("TULLE_TEST_PROGRAMS") {
+        let path = Path::new(&directory).join(program.name);
+        assert!(path.exists(), "there is no {}", path.display());
+        return path;
+    }
     let path = profile_directory().join(program.name);
     let is_stale = || {
         let built = std::fs::metadata(&path).and_then(|m| m.modified()).ok();

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Compiles the static programs of an architecture with link-time optimisation, as releases and their images have them: tulle-proxy,
+# tulle, tulle-cni and bookinfo, in CARGO_TARGET_DIR/TARGET/PROFILE. They have no library and no path of this machine in them.
+#
+#   scripts/build-static.sh amd64|arm64|armv7|riscv64
+#   AGENT=1 scripts/build-static.sh arm64        tulle-envoy, too, which is in no image
+#   PLUGINS=no scripts/build-static.sh arm64     a proxy without the engine of plugins
+#   PROFILE=dev scripts/build-static.sh arm64    to try a script: a debug build
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+arch=${1:-}
+: "${PROFILE:=release}" "${PLUGINS:=yes}" "${AGENT:=}"
+proxy=(--package tulle-proxy)
+[[ $PLUGINS == yes ]] || proxy+=(--no-default-features)
+found=$(scripts/target.sh "$arch")
+eval "$found"
+
+# Where this machine keeps libraries and this checkout says nothing to whoever reads a panic, is 66 kB of `tulle`, and would
+# make another program of the same sources elsewhere. Of several prefixes rustc takes the last that fits. The standard library's own
+# paths are those of this machine where rustup's component rust-src is installed, else what they become here.
+without_own_paths() {
+    local directory commit
+    commit=$(rustc --version --verbose | sed -n 's/^commit-hash: //p')
+    cargo fetch --locked --target "$target"
+    echo -n " --remap-path-prefix=$PWD= --remap-path-prefix=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")=target"
+    echo -n " --remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit"
+    for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/; do
+        echo -n " --remap-path-prefix=$directory="
+    done
+}
+RUSTFLAGS="${RUSTFLAGS:-} $target_flags"
+RUSTFLAGS+=$(without_own_paths)
+export RUSTFLAGS
+
+# The proxy by itself: with the others it would have the features of their libraries, too.
+cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"
+# Build scripts and derive macros are compiled once for both; cargo takes another kind of link-time optimisation for
+# another library.
+cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni
+# The controller and the command are small rather than fast: instructions that functions have in common become a
+# function. LLVM does so by itself on arm64 alone, and once.
+small=small
+[[ $PROFILE == release ]] || small=$PROFILE
+cargo rustc --profile "$small" --locked --target "$target" --package tulle-cli --bin tulle -- \
+    -Cllvm-args=-enable-machine-outliner=always
+[[ ! $AGENT ]] || cargo build --profile "$small" --locked --target "$target" --package tulle-envoy
+# Beside `tulle-proxy`, where it looks for it.
+case $PROFILE in
+dev) place=debug ;;
+*) place=$PROFILE ;;
+esac
+directory=${CARGO_TARGET_DIR:-target}/$target
+if [[ $small != "$PROFILE" ]]; then
+    cp "$directory/$small/tulle" "$directory/$place/tulle"
+    [[ ! $AGENT ]] || cp "$directory/$small/tulle-envoy" "$directory/$place/tulle-envoy"
+fi
+# Measured on amd64; other linkers leave more in it.
+if [[ $arch == amd64 && $PROFILE == release ]]; then scripts/fits.sh "$directory/$place/tulle" 14500000; fi

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Prints how static programs of an architecture are compiled on this machine, as lines for `eval`: `target` is Rust's name of it,
+# `target_flags` what rustc is told besides, `target_root` where Debian's files of it are unpacked (cross.sh), if they are; what the
+# C parts (aws-lc, jemalloc, QuickJS) and the linker need is exported. Rust's target is added if it is missing.
+#
+#   eval "$(scripts/target.sh arm64)"
+#   scripts/target.sh --name arm64           prints Rust's name of it, and asks for nothing
+#
+# amd64 and arm64 have musl. armv7 and riscv64 have glibc, linked in: the engine of plugins has no bindings for them with musl, nor
+# has Debian 12 a musl of riscv64.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+only_name=
+if [[ ${1:-} == --name ]]; then
+    only_name=1
+    shift
+fi
+arch=${1:-}
+case $(uname -m) in
+x86_64) own=amd64 ;;
+aarch64) own=arm64 ;;
+*) own= ;;
+esac
+flags= root=
+case $arch in
+amd64) target=x86_64-unknown-linux-musl gnu=x86_64-linux-gnu ;;
+arm64) target=aarch64-unknown-linux-musl gnu=aarch64-linux-gnu ;;
+armv7) target=armv7-unknown-linux-gnueabihf gnu=arm-linux-gnueabihf flags=-Ctarget-feature=+crt-static ;;
+riscv64) target=riscv64gc-unknown-linux-gnu gnu=riscv64-linux-gnu flags=-Ctarget-feature=+crt-static ;;
+*)
+    echo "error: ${arch:-no architecture}: write amd64, arm64, armv7 or riscv64" >&2
+    exit 64
+    ;;
+esac
+if [[ $only_name ]]; then
+    echo $target
+    exit
+fi
+if ! rustc --print target-libdir --target $target 2>/dev/null | xargs -r test -d; then
+    if ! command -v rustup >/dev/null; then
+        echo "error: rustc cannot build for $target, and there is no rustup to add it" >&2
+        exit 1
+    fi
+    echo "Adding the Rust target $target" >&2
+    rustup target add $target >&2
+fi
+variable=${target//-/_}
+if [[ $arch == "$own" ]]; then
+    compiler=musl-gcc
+else
+    compiler=$gnu-gcc
+    command -v "$compiler" >/dev/null || {
+        echo "error: there is no $compiler (Debian: gcc-${gnu/_/-})" >&2
+        exit 1
+    }
+    if [[ $target == *-musl ]]; then
+        cross=$(scripts/cross.sh "$arch")
+        compiler=$cross/cc root=$cross/root
+    fi
+    printf 'export AR_%s=%q CARGO_TARGET_%s_LINKER=%q\n' "$variable" "$gnu-ar" "${variable^^}" "$gnu-gcc"
+fi
+printf 'export CC_%s=%q\ntarget=%q target_flags=%q target_root=%q\n' "$variable" "$compiler" "$target" "$flags" "$root"
+if [[ $arch == arm64 ]]; then
+    # Kernels there have pages of 4, 16 or 64 KiB; jemalloc works up to what it was built for.
+    echo export JEMALLOC_SYS_WITH_LG_PAGE=16
+else
+    echo unset JEMALLOC_SYS_WITH_LG_PAGE
+fi

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Runs the tests of one host with programs of another architecture, on this machine: qemu's user mode imitates the processor and
+# hands system calls to this kernel. The tests of crates are programs of that architecture themselves. Those in tests/local, which
+# start `tulle`, sidecars and applications, are this machine's, as whoever calls or watches a mesh need not be of its architecture.
+#
+#   scripts/test-foreign.sh arm64                        every test
+#   scripts/test-foreign.sh arm64 --only proxy::smoke    options of `scripts/suite test`; several `--only` are one or another
+#   scripts/test-foreign.sh armv7 smoke                  tests inside crates, and a few stories of sidecars and meshes
+#   BUILD=1 scripts/test-foreign.sh riscv64              builds, and runs nothing
+#
+# Tests that cannot pass so are in tests/foreign/ARCH.txt, each with its reason; one of those that passes fails the run, and so does
+# any other that fails. All programs are static, as in releases.
+#
+# As root: the kernel has to be told who runs programs of that architecture (binfmt_misc), because tests start `tulle`, which starts
+# `tulle-proxy`. That is undone at the end, if it was done here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+    echo "error: $*" >&2
+    exit 64
+}
+
+# Of `smoke`: requests, bytes that the kernel moves, plugins, two hosts with mutual TLS, certificates that end and are renewed.
+stories=(proxy::smoke:: proxy::splicing:: proxy::plugin_routes:: mesh::cli_join::workloads_of mesh::host_authority::hosts_go_on)
+
+arch=${1:-}
+shift || true
+smoke=
+if [[ ${1:-} == smoke ]]; then
+    smoke=1
+    shift
+fi
+# Who imitates it; class (32 or 64 bits) and machine of an ELF file.
+case $arch in
+arm64) qemu=qemu-aarch64-static class='\x02' machine='\xb7' ;;
+armv7) qemu=qemu-arm-static class='\x01' machine='\x28' ;;
+riscv64) qemu=qemu-riscv64-static class='\x02' machine='\xf3' ;;
+*) usage "ARCH is arm64, armv7 or riscv64" ;;
+esac
+[[ $(uname -m) == x86_64 ]] || usage "this machine is $(uname -m): qemu would imitate another one here"
+interpreter=$(command -v "$qemu") || usage "there is no $qemu (Debian: qemu-user-static)"
+found=$(scripts/target.sh "$arch")
+eval "$found"
+variable=${target//-/_}
+export "CARGO_TARGET_${variable^^}_RUSTFLAGS=$target_flags"
+# What CI and `make test` promise about the release build is not about this one.
+unset CI TULLE_RELEASE
+# Tests of this machine, built as `make test` builds them; and a directory of its own for the others, because another build of this
+# checkout may run at the same time.
+foreign=${FOREIGN_TARGET_DIR:-$PWD/target}/$arch
+crates=(--workspace --exclude tests-local --exclude tests-kube --exclude tests-house)
+if [[ $smoke ]]; then kinds=(--lib --bins); else kinds=(--bins --tests); fi
+CARGO_TARGET_DIR=$foreign cargo test --no-run --locked "${crates[@]}" "${kinds[@]}" --target $target
+CARGO_TARGET_DIR=$foreign cargo build --locked "${crates[@]}" --bins --target $target
+[[ -z ${BUILD:-} ]] || exit 0
+
+registry=/proc/sys/fs/binfmt_misc
+name=tulle-test-$arch
+mine=
+# shellcheck disable=SC2317 # the trap calls it
+forget() {
+    [[ ! $mine ]] || echo -1 >"$registry/$name"
+}
+trap forget EXIT
+[[ -e $registry/register ]] || mount -t binfmt_misc binfmt_misc $registry
+if ! grep -qs "^interpreter.*${qemu%-static}" $registry/*; then
+    # The head of an ELF file, little-endian, EXEC or DYN. F: the interpreter is opened now, so that it is there in every mount
+    # namespace.
+    head='\x7fELF'$class'\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00'$machine'\x00'
+    mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
+    printf '%s' ":$name:M::$head:$mask:$interpreter:F" >$registry/register
+    mine=1
+fi
+
+failed=
+suite=(python3 -B scripts/suite test --expected "tests/foreign/$arch.txt" "$@")
+only=()
+[[ ! $smoke ]] || for story in "${stories[@]}"; do only+=(--only "$story"); done
+CARGO_TARGET_DIR=$foreign "${suite[@]}" -- "${crates[@]}" "${kinds[@]}" --target $target || failed=1
+TULLE_TEST_PROGRAMS=$foreign/$target/debug "${suite[@]}" "${only[@]}" --below tests/local/ -- --workspace || failed=1
+[[ ! $failed ]]
