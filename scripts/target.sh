@@ -58,7 +58,9 @@ else
         cross=$(scripts/cross.sh "$arch")
         compiler=$cross/cc root=$cross/root
     fi
-    printf 'export AR_%s=%q CARGO_TARGET_%s_LINKER=%q\n' "$variable" "$gnu-ar" "${variable^^}" "$gnu-gcc"
+    linker=$gnu-gcc
+    [[ $arch != armv7 ]] || linker=$PWD/scripts/link-armv7.sh
+    printf 'export AR_%s=%q CARGO_TARGET_%s_LINKER=%q\n' "$variable" "$gnu-ar" "${variable^^}" "$linker"
 fi
 printf 'export CC_%s=%q\ntarget=%q target_flags=%q target_root=%q\n' "$variable" "$compiler" "$target" "$flags" "$root"
 if [[ $arch == arm64 ]]; then

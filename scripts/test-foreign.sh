@@ -22,7 +22,7 @@ usage() {
 }
 
 # Of `smoke`: requests, bytes that the kernel moves, plugins, two hosts with mutual TLS, certificates that end and are renewed.
-stories=(proxy::smoke:: proxy::splicing:: proxy::plugin_routes:: mesh::cli_join::workloads_of mesh::host_authority::hosts_go_on)
+stories=(proxy::smoke:: proxy::splice:: proxy::plugin_routes:: mesh::cli_join::workloads_of mesh::host_authority::hosts_go_on)
 
 arch=${1:-}
 shift || true

@@ -174,7 +174,9 @@ fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -
         );
         last_known.note_manifests(if args.service { &args.files } else { &[] });
         if !is_alone {
-            given::token_is_spent(paths);
+            if args.service {
+                given::token_is_spent(paths);
+            }
             last_known.note_address(plan.reachable);
             last_known.note_controller(KnownController {
                 name: options.controller.clone(),

@@ -181,7 +181,7 @@ fn a_joined_host_is_a_service_of_its_machine() {
     assert_eq!(terminate(&mut joined), 0);
     assert_eq!(workloads(&centre), ["gateway", "late", "ratings"]);
 
-    // What changed while it was off is brought at the next start.
+    // Changes of a host that is off are brought at its next start.
     fs::write(&host.manifest, with(&sleeper("later"))).unwrap();
     let (mut joined, _) = machine.start();
     assert_eq!(workloads(&centre), ["gateway", "later", "ratings"]);
