@@ -18,20 +18,19 @@ eval "$found"
 
 # Where this machine keeps libraries and this checkout says nothing to whoever reads a panic, is 66 kB of `tulle`, and would
 # make another program of the same sources elsewhere. Of several prefixes rustc takes the last that fits. The standard library's own
-# paths are those of this machine where rustup's component rust-src is installed, else what they become here.
-without_own_paths() {
-    local directory commit
-    commit=$(rustc --version --verbose | sed -n 's/^commit-hash: //p')
-    cargo fetch --locked --target "$target"
-    echo -n " --remap-path-prefix=$PWD= --remap-path-prefix=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")=target"
-    echo -n " --remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit"
-    for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/; do
-        echo -n " --remap-path-prefix=$directory="
-    done
-}
-RUSTFLAGS="${RUSTFLAGS:-} $target_flags"
-RUSTFLAGS+=$(without_own_paths)
-export RUSTFLAGS
+# paths are those of this machine where rustup's component rust-src is installed, else what they become here. C has its paths from
+# `assert`: QuickJS is compiled in the target directory.
+cargo fetch --locked --target "$target"
+commit=$(rustc --version --verbose | sed -n 's/^commit-hash: //p')
+output=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
+mapped=("$PWD=" "$output=target" "$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$commit")
+for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/; do
+    mapped+=("$directory=")
+done
+RUSTFLAGS="${RUSTFLAGS:-} $target_flags${mapped[*]/#/ --remap-path-prefix=}"
+# As in .cargo/config.toml, which does not count where the variable is set.
+CFLAGS="$(sed -n 's/^CFLAGS = "\(.*\)"$/\1/p' .cargo/config.toml)${mapped[*]/#/ -ffile-prefix-map=}"
+export RUSTFLAGS CFLAGS
 
 # The proxy by itself: with the others it would have the features of their libraries, too.
 cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"

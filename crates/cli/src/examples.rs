@@ -53,7 +53,7 @@ Examples:
 pub(crate) const SERVICE_JOIN: &str = "\
 Examples, with what `tulle token create` printed on the controller's host:
   TULLE_TOKEN=… tulle service join --controller 192.0.2.10:15010 --ca-fingerprint … /etc/tulle/workloads.yaml --now
-  tulle service join … /etc/tulle/workloads.yaml --dry-run     print the unit";
+  tulle service join --controller 192.0.2.10:15010 --ca-fingerprint … /etc/tulle/workloads.yaml --dry-run";
 
 /// `tulle service`
 pub(crate) const SERVICE: &str = "\

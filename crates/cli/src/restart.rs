@@ -20,7 +20,12 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Restarts what is named, each after the one before answers again.
 pub(crate) async fn restart(paths: &Paths, mut objects: Objects, args: &Restart) -> Result<()> {
-    let stored = crate::apply::stored(&mut objects).await?;
+    let mut stored = crate::apply::stored(&mut objects).await?;
+    let own = RunState::of_running(paths)?.node;
+    if !own.is_empty() {
+        // Nothing else is this host's to change.
+        stored.retain(|object| node(object) == Some(&own));
+    }
     let mut targets = Vec::new();
     for name in &args.names {
         targets.extend(named(&stored, name)?);

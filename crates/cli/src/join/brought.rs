@@ -10,10 +10,11 @@ use crate::new_file::write_durably;
 use crate::output::progress;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::sleep;
-use tonic::Status;
+use tonic::{Code, Status};
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object};
 
 /// Between tries to bring what is new to a controller that was away.
@@ -23,11 +24,27 @@ const BRING_REFUSED: Duration = Duration::from_secs(30);
 /// The controller's answer to workloads that it does not take.
 pub(super) const REFUSED: &str = "the controller refused the workloads";
 
+/// The hash of an object of which the mesh may know anything. Should it be that of a text, that is brought once more.
+const UNKNOWN: u64 = 0;
+
 /// Hashes of the objects, by kind and name.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Brought {
     file: PathBuf,
     hashes: BTreeMap<String, u64>,
+    /// The file as it was read or written here last.
+    seen: Option<Stamp>,
+}
+
+/// A file that is replaced has another.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp(u64, i64, i64);
+
+impl Stamp {
+    fn from_file(file: &Path) -> Option<Self> {
+        let found = std::fs::metadata(file).ok()?;
+        Some(Self(found.ino(), found.mtime(), found.mtime_nsec()))
+    }
 }
 
 /// The difference between manifests and what was brought.
@@ -65,18 +82,31 @@ fn hash(object: &Object) -> u64 {
 }
 
 impl Brought {
-    /// Reads what was brought from here. A host that joins for the first time has brought nothing.
-    pub(super) fn read(file: PathBuf, joins: bool) -> Result<Self> {
+    /// Reads what was brought from here.
+    pub(super) fn read(file: PathBuf) -> Result<Self> {
         let what = || format!("cannot read what this host has brought, {}", file.display());
+        let seen = Stamp::from_file(&file);
         let hashes = match std::fs::read(&file) {
-            _ if joins => BTreeMap::new(),
             Ok(text) => serde_json::from_slice(&text).or_fail(what).map_err(|f| {
                 f.fix("remove the file: the workloads are applied as their manifests say")
             })?,
             Err(e) if e.kind() == ErrorKind::NotFound => BTreeMap::new(),
             Err(e) => return Err(e).or_fail(what),
         };
-        Ok(Self { file, hashes })
+        Ok(Self { file, hashes, seen })
+    }
+
+    /// Begins anew, for a host that joins: whatever it has is new to its mesh, and what it had before may still be there. That
+    /// holds also if this start gets no further.
+    pub(super) fn begin(file: PathBuf) -> Result<Self> {
+        let mut brought = Self::read(file.clone()).unwrap_or_else(|_| Self {
+            file,
+            hashes: BTreeMap::new(),
+            seen: None,
+        });
+        brought.hashes.values_mut().for_each(|hash| *hash = UNKNOWN);
+        brought.write()?;
+        Ok(brought)
     }
 
     /// Compares the workloads of manifests with what was brought.
@@ -128,9 +158,9 @@ impl Brought {
         Ok(results)
     }
 
-    /// Whether somebody else has brought other things meanwhile: `tulle service reload`.
+    /// Whether somebody else has brought something meanwhile: `tulle service reload`.
     fn is_outdated(&self) -> bool {
-        Self::read(self.file.clone(), false).is_ok_and(|now| now.hashes != self.hashes)
+        Stamp::from_file(&self.file) != self.seen
     }
 
     /// Notes that the controller no longer has this object of this host.
@@ -142,7 +172,7 @@ impl Brought {
         }
     }
 
-    fn write(&self) -> Result<()> {
+    fn write(&mut self) -> Result<()> {
         let what = || {
             format!(
                 "cannot write what this host has brought, {}",
@@ -150,11 +180,13 @@ impl Brought {
             )
         };
         let text = serde_json::to_vec(&self.hashes).or_fail(what)?;
-        write_durably(&self.file, &text).or_fail(what)
+        write_durably(&self.file, &text).or_fail(what)?;
+        self.seen = Stamp::from_file(&self.file);
+        Ok(())
     }
 }
 
-/// Has the controller remove an object of this host. It may have been deleted there before, or be no longer of this host.
+/// Has the controller remove an object of this host. It may have been deleted there before, or been taken over.
 async fn remove(
     client: &mut Objects,
     object: &str,
@@ -170,11 +202,12 @@ async fn remove(
             name: name.to_owned(),
             outcome: "removed".to_owned(),
         })),
-        Err(status) if is_away(&status) => Err(status),
-        Err(status) => {
-            tracing::warn!(%status, object, "cannot remove a stored workload");
+        Err(status) if [Code::PermissionDenied, Code::NotFound].contains(&status.code()) => {
+            let (object, why) = (object.to_lowercase(), status.message());
+            progress(&format!("{object} is not removed: {why}"));
             Ok(None)
         }
+        Err(status) => Err(status),
     }
 }
 
@@ -193,23 +226,26 @@ pub(super) async fn bring_later(client: Objects, news: News, mut brought: Brough
             }
         }
     }
-    tokio::task::spawn_local(async move {
-        loop {
-            sleep(BRING_REFUSED).await;
-            if brought.is_outdated() {
-                return;
-            }
-            match brought.bring(client.clone(), &news).await {
-                Ok(_) => return,
-                Err(status) => tracing::debug!(%status, "{REFUSED}"),
-            }
+    tokio::task::spawn_local(bring_again(client, news, brought));
+}
+
+/// Tries again to bring what the controller did not take, until it does or something else was brought.
+pub(super) async fn bring_again(client: Objects, news: News, mut brought: Brought) {
+    loop {
+        sleep(BRING_REFUSED).await;
+        if brought.is_outdated() {
+            return;
         }
-    });
+        match brought.bring(client.clone(), &news).await {
+            Ok(_) => return,
+            Err(status) => tracing::debug!(%status, "{REFUSED}"),
+        }
+    }
 }
 
 /// Takes this host's workloads along; whether the controller knows that.
 pub(super) async fn leave(mut client: Objects, file: PathBuf) -> bool {
-    let mut brought = match Brought::read(file, false) {
+    let mut brought = match Brought::read(file) {
         Ok(brought) => brought,
         Err(failure) => {
             tracing::warn!("{failure}");
@@ -221,7 +257,7 @@ pub(super) async fn leave(mut client: Objects, file: PathBuf) -> bool {
         match remove(&mut client, &object).await {
             Ok(_) => brought.forget(&object),
             Err(status) => {
-                tracing::warn!(%status, "the controller is away; it keeps this host's workloads");
+                tracing::warn!(%status, "the controller keeps this host's workloads");
                 return false;
             }
         }
@@ -270,7 +306,7 @@ mod tests {
     fn only_what_is_new_or_changed_is_brought_again() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("brought.json");
-        let mut brought = Brought::read(file.clone(), false).unwrap();
+        let mut brought = Brought::read(file.clone()).unwrap();
         let all = |texts: &[(&str, &str)]| texts.iter().map(|(n, j)| object(n, j)).collect();
         let objects: Vec<Object> = all(&[("a", "1"), ("b", "1"), ("c", "1"), ("z", "1")]);
         assert_eq!(
@@ -280,7 +316,7 @@ mod tests {
         brought.hashes = objects.iter().map(|o| (key(o), hash(o))).collect();
         brought.write().unwrap();
         brought.forget("Workload/c");
-        let again = Brought::read(file.clone(), false).unwrap();
+        let again = Brought::read(file.clone()).unwrap();
         assert!(!brought.is_outdated());
         let objects: Vec<Object> = all(&[("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")]);
         let news = again.news(objects.clone());
@@ -294,11 +330,21 @@ mod tests {
         brought.forget("Workload/z");
         assert!(again.is_outdated());
         // A host that joins with a token is new, whatever was here before.
-        let joined = Brought::read(file.clone(), true).unwrap().news(objects);
-        assert_eq!((joined.changed.len(), joined.gone.len()), (4, 0));
+        brought.hashes.insert("Workload/z".into(), 7);
+        brought.write().unwrap();
+        assert_eq!(
+            Brought::begin(file.clone())
+                .unwrap()
+                .news(objects.clone())
+                .gone,
+            ["Workload/z"]
+        );
+        // Also if that start gets no further.
+        let joined = Brought::read(file.clone()).unwrap().news(objects);
+        assert_eq!((joined.changed.len(), joined.gone.len()), (4, 1));
         std::fs::write(&file, "{").unwrap();
         assert!(
-            Brought::read(file, false)
+            Brought::read(file)
                 .unwrap_err()
                 .to_string()
                 .contains("brought")

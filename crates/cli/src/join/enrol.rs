@@ -2,6 +2,7 @@
 //! renewed for as long as it stays.
 
 use super::kept::Kept;
+use super::way::resolve;
 use crate::client::{Objects, failure, is_away, objects_over};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{coarse, progress};
@@ -331,7 +332,7 @@ pub(super) fn objects(known: &KnownController, kept: &Kept) -> Result<Objects> {
     let trust_domain = TrustDomain::parse(found.identity.spiffe_id().trust_domain())
         .or_fail(|| "the identity of this host names no trust domain".to_owned())?;
     let controller = Controller {
-        address: known.address,
+        address: resolve(&known.name).unwrap_or(known.address),
         fingerprint: known.fingerprint.clone(),
         trust_domain,
         line: Arc::default(),

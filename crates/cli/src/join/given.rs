@@ -30,7 +30,11 @@ pub(super) enum Given {
 impl Given {
     /// Reads the manifests. Nothing has been touched when they are refused.
     pub(super) fn read(args: &Join, last_known: &LastKnown) -> Result<Self> {
-        match workloads(&args.files) {
+        let checked = workloads(&args.files).and_then(|manifests| {
+            Host::starting(Some(Mode::Loopback)).check(&manifests)?;
+            Ok(manifests)
+        });
+        match checked {
             Ok(manifests) => Ok(Self::Manifests(manifests)),
             Err(failure) if args.service && !last_known.objects().is_empty() => {
                 Ok(Self::Before(failure))
@@ -40,7 +44,7 @@ impl Given {
     }
 }
 
-/// Reads manifests of workloads that can run here.
+/// Reads manifests of workloads, and of nothing else.
 pub(super) fn workloads(files: &[PathBuf]) -> Result<Manifests> {
     let manifests = manifests::read(files)?;
     let mut others = manifests.objects.iter();
@@ -52,7 +56,6 @@ pub(super) fn workloads(files: &[PathBuf]) -> Result<Manifests> {
         ))
         .fix("apply it on the controller's host"));
     }
-    Host::starting(Some(Mode::Loopback)).check(&manifests)?;
     Ok(manifests)
 }
 
@@ -113,12 +116,11 @@ pub(super) fn leave_token(file: &Path, token: &str) -> Result<()> {
         .map_err(|e| Failure::new(what()).because(e))
 }
 
-/// Removes it: this host has an identity now.
-pub(super) fn token_is_spent(paths: &Paths) {
-    let file = paths.host_token();
-    match fs::remove_file(&file) {
+/// Removes it: this host has an identity now, or shall join no more.
+pub(super) fn remove_token(file: &Path) {
+    match fs::remove_file(file) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            tracing::warn!(%error, "cannot remove the spent token in {}", file.display());
+            tracing::warn!(%error, "cannot remove the token in {}", file.display());
         }
         _ => {}
     }
@@ -161,7 +163,7 @@ mod tests {
             run: directory.path().join("run"),
         };
         assert_eq!(waiting_token(&paths).unwrap(), None);
-        token_is_spent(&paths);
+        remove_token(&paths.host_token());
         leave_token(&paths.host_token(), "abc").unwrap();
         let mode = fs::metadata(paths.host_token())
             .unwrap()
@@ -169,7 +171,7 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(waiting_token(&paths).unwrap().as_deref(), Some("abc"));
-        token_is_spent(&paths);
+        remove_token(&paths.host_token());
         assert_eq!(waiting_token(&paths).unwrap(), None);
     }
 }

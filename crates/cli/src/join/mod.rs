@@ -15,7 +15,7 @@ mod way;
 
 use crate::args::{Join, JoinOptions};
 use crate::client;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, OrFail, Result};
 use crate::output::{one_line, progress};
 use crate::paths::Paths;
 use crate::supervise::host_authority::HostCertifier;
@@ -31,6 +31,7 @@ use given::{Given, label};
 use kept::Kept;
 use std::cell::Cell;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,7 +149,10 @@ fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -
             ),
             false => format!("joined as {}", node.identity()),
         });
-        let mut brought = Brought::read(paths.brought(), node.joins())?;
+        let mut brought = match node.joins() {
+            true => Brought::begin(paths.brought())?,
+            false => Brought::read(paths.brought())?,
+        };
         let news = match given {
             Given::Manifests(mut manifests) => brought.news(label(&mut manifests, node.name())),
             Given::Before(refused) => {
@@ -172,10 +176,11 @@ fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -
             Arc::clone(&line),
             Some(of_host),
         );
-        last_known.note_manifests(if args.service { &args.files } else { &[] });
+        let has_run = !last_known.objects().is_empty();
+        last_known.note_manifests(&of_service(args)?);
         if !is_alone {
             if args.service {
-                given::token_is_spent(paths);
+                given::remove_token(&paths.host_token());
             }
             last_known.note_address(plan.reachable);
             last_known.note_controller(KnownController {
@@ -200,11 +205,19 @@ fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -
             let later = brought::bring_later(client.clone(), news, brought);
             supervisor.begin_alone(all, later);
         } else {
-            if let Err(status) = brought.bring(client.clone(), &news).await {
-                supervisor.give_up().await?;
-                return Err(refused(&status));
+            match brought.bring(client.clone(), &news).await {
+                Ok(_) => {
+                    tokio::task::spawn_local(brought::name_deleted(client.clone(), news.known));
+                }
+                Err(status) if args.service && has_run => {
+                    tracing::error!(%status, "{}; this host starts what it ran before", brought::REFUSED);
+                    tokio::task::spawn_local(brought::bring_again(client.clone(), news, brought));
+                }
+                Err(status) => {
+                    supervisor.give_up().await?;
+                    return Err(refused(&status));
+                }
             }
-            tokio::task::spawn_local(brought::name_deleted(client.clone(), news.known));
         }
         begun.set(true);
         let patience = Duration::from_secs(120);
@@ -257,6 +270,14 @@ fn checked(options: &JoinOptions) -> Result<(String, TrustDomain)> {
         );
     }
     Ok((fingerprint(&options.ca_fingerprint)?, trust_domain))
+}
+
+/// Files of the manifests that a service has read, as any other command finds them.
+fn of_service(args: &Join) -> Result<Vec<PathBuf>> {
+    let files = args.files.iter().filter(|_| args.service);
+    let absolute = files
+        .map(|file| std::path::absolute(file).or_fail(|| format!("cannot use {}", file.display())));
+    absolute.collect()
 }
 
 /// The controller does not take this host's workloads.

@@ -2,13 +2,12 @@
 
 use super::brought::{Brought, name_deleted};
 use super::enrol::{self, never_joined};
-use super::given::{label, leave_token, token, token_is_spent, waiting_token, workloads};
+use super::given::{label, leave_token, remove_token, token, waiting_token, workloads};
 use super::kept::Kept;
 use super::{checked, refused};
 use crate::args::service::ServiceJoin;
 use crate::client::{Objects, is_away};
 use crate::failure::{Failure, Result};
-use crate::manifests;
 use crate::output::line;
 use crate::paths::Paths;
 use crate::supervise::last_known::LastKnown;
@@ -18,25 +17,37 @@ use std::path::{Path, PathBuf};
 
 /// Refuses what `tulle join` would refuse, before a service of it is written. Returns the token, if one is given.
 pub(crate) fn judge(paths: &Paths, args: &ServiceJoin) -> Result<Option<String>> {
-    workloads(&args.files)?;
+    let manifests = workloads(&args.files)?;
     checked(&args.options)?;
+    let here = args.service.installed.root.is_none();
+    if here && RunState::of_running(paths).is_err() {
+        Host::starting(None).check(&manifests)?;
+    }
     let token = token(&args.options)?;
     let kept = Kept::at(paths.host_identity());
-    let is_for_here = args.service.installed.root.is_none() && !args.service.dry_run;
+    let is_for_here = here && !args.service.dry_run;
     if is_for_here && token.is_none() && !kept.file().exists() && waiting_token(paths)?.is_none() {
         return Err(never_joined(&kept));
     }
     Ok(token)
 }
 
-/// Has a token wait for the first start, below another directory than `/` where the service is for another file system.
+/// Has a token wait for the first start. `paths` are those of the service, `root` the top of its file system.
 pub(crate) fn keep_token(paths: &Paths, root: Option<&Path>, token: &str) -> Result<()> {
+    leave_token(&token_file(paths, root), token)
+}
+
+/// Removes a token that still waits.
+pub(crate) fn forget_token(paths: &Paths, root: Option<&Path>) {
+    remove_token(&token_file(paths, root));
+}
+
+fn token_file(paths: &Paths, root: Option<&Path>) -> PathBuf {
     let file = paths.host_token();
-    let file = match (root, file.strip_prefix("/")) {
+    match (root, file.strip_prefix("/")) {
         (Some(root), Ok(below)) => root.join(below),
         _ => file,
-    };
-    leave_token(&file, token)
+    }
 }
 
 /// The controller and the manifests of a host that runs as a service.
@@ -61,14 +72,13 @@ pub(crate) async fn reload(paths: &Paths, state: &RunState) -> Result<()> {
             .because("no service has started this host")
             .fix("end `tulle join` and start it again, or install a service with `tulle service join`"));
     }
-    let mut manifests = manifests::read(&files)?;
-    let objects = label(&mut manifests, &state.node);
+    let mut manifests = workloads(&files)?;
     let mut client = objects_or_away(paths, state).await?;
     let mut host = Host::running(state);
     host.stored = crate::apply::stored(&mut client).await?;
     host.check(&manifests)?;
-    let mut brought = Brought::read(paths.brought(), false)?;
-    let news = brought.news(objects);
+    let mut brought = Brought::read(paths.brought())?;
+    let news = brought.news(label(&mut manifests, &state.node));
     let told = brought.bring(client.clone(), &news).await;
     for done in told.map_err(|status| refused(&status))? {
         line(&crate::apply::outcome(&done));
@@ -93,9 +103,7 @@ async fn objects_or_away(paths: &Paths, state: &RunState) -> Result<Objects> {
 
 /// Takes the workloads of this host out of the mesh, and forgets what it knew. Returns whether the controller knows.
 pub(crate) async fn leave(paths: &Paths) -> Result<bool> {
-    let client = objects(paths)?;
-    let left = super::brought::leave(client, paths.brought()).await;
+    let client = objects(paths);
     LastKnown::read(paths)?.forget();
-    token_is_spent(paths);
-    Ok(left)
+    Ok(super::brought::leave(client?, paths.brought()).await)
 }

@@ -55,7 +55,8 @@ impl Way {
     }
 }
 
-fn resolve(address: &str) -> Result<SocketAddr> {
+/// The address of a name such as `HOST:PORT`.
+pub(super) fn resolve(address: &str) -> Result<SocketAddr> {
     let wrong = |why: String| {
         Failure::usage(format!("--controller {address} is invalid"))
             .because(why)

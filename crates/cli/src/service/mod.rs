@@ -17,7 +17,7 @@ use crate::join;
 use crate::manifests;
 use crate::new_file::NewFile;
 use crate::output::{self, coarse, line, one_line, progress};
-use crate::paths::Paths;
+use crate::paths::{Paths, Surroundings};
 use crate::programs::Program;
 use crate::service_record::{self, ServiceRecord};
 use crate::supervise::context;
@@ -32,7 +32,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use unit::{Author, Unit};
+use unit::{Author, Unit, joins};
 
 /// Variables of this command that decide how the mesh runs.
 const VARIABLES: [&str; 3] = ["TULLE_PROXY", "TULLE_ENVOY_AGENT", "TULLE_LOG"];
@@ -45,7 +45,7 @@ pub(crate) fn service(paths: &Paths, global: &Global, command: &Service) -> Resu
     match command {
         Service::Install(args) => install(paths, global, args)?,
         Service::Join(args) => join(paths, global, args)?,
-        Service::Uninstall { installed, force } => uninstall(paths, installed, *force)?,
+        Service::Uninstall { installed, force } => uninstall(paths, global, installed, *force)?,
         Service::Status { installed, format } => return status(paths, installed, *format),
         Service::Reload => crate::run_to_end(reload(paths))?,
         Service::Upgrade { timeout } => crate::run_to_end(upgrade::upgrade(paths, *timeout))?,
@@ -83,10 +83,20 @@ fn join(paths: &Paths, global: &Global, args: &ServiceJoin) -> Result<()> {
         data_plane: args.options.sidecars.data_plane,
     };
     let root = args.service.installed.root.as_deref();
+    let booted = booted(global)?;
     put(paths, global, &args.service, &start, || match token {
-        Some(token) => join::service::keep_token(paths, root, &token),
+        Some(token) => join::service::keep_token(&booted, root, &token),
         None => Ok(()),
     })
+}
+
+/// Paths of the service: root's, whoever writes it below another directory.
+fn booted(global: &Global) -> Result<Paths> {
+    let around = Surroundings {
+        root: true,
+        ..Surroundings::of_this_process()
+    };
+    Paths::choose(global.state.as_deref(), global.name.as_deref(), &around)
 }
 
 /// The command that a service runs.
@@ -115,7 +125,18 @@ fn put(
     }
     let file = place.file();
     must_be_root(here, &file)?;
-    let same = may_replace(&file, args.force)?.as_deref() == Some(&*text);
+    let before = may_replace(&file, args.force)?;
+    let same = before.as_deref() == Some(&*text);
+    if before.is_some_and(|before| joins(&before) != joins(&text)) && !args.force {
+        let is = if joins(&text) {
+            "a mesh of its own"
+        } else {
+            "a host that joins"
+        };
+        return Err(Failure::new(format!("{} is left as it is", file.display()))
+            .because(format!("it is the service of {is}"))
+            .fix("`tulle service uninstall` first, give this one another --name, or replace that one with --force"));
+    }
     first()?;
     if !same {
         write(&file, &text, place.init)?;
@@ -309,11 +330,13 @@ fn write(file: &Path, text: &str, init: Init) -> Result<()> {
     new.replace_durably().or_fail(what)
 }
 
-fn uninstall(paths: &Paths, installed: &Installed, force: bool) -> Result<()> {
+fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool) -> Result<()> {
     let place = Place::find(&paths.name, installed)?;
     let file = place.file();
     let here = installed.root.is_none();
-    let there = may_replace(&file, force)?.is_some();
+    let text = may_replace(&file, force)?;
+    let there = text.is_some();
+    let of_join = text.is_some_and(|text| joins(&text));
     if !there && !place.is_enabled() {
         line(&format!(
             "service {} is not installed: there is no {}",
@@ -327,7 +350,10 @@ fn uninstall(paths: &Paths, installed: &Installed, force: bool) -> Result<()> {
     place.disable()?;
     init::remove(&file)?;
     place.reread()?;
-    let joined = join::service::joined(paths).filter(|_| here);
+    if of_join {
+        join::service::forget_token(&booted(global)?, installed.root.as_deref());
+    }
+    let joined = join::service::joined(paths).filter(|_| here && of_join);
     if here {
         ServiceRecord::forget(paths)?;
     }
@@ -398,7 +424,8 @@ fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCo
     let author = text.as_deref().map(Author::new);
     let activity = place.activity();
     let here = installed.root.is_none();
-    let joined = join::service::joined(paths).filter(|(_, files)| here && !files.is_empty());
+    let of_join = text.as_deref().is_some_and(joins);
+    let joined = join::service::joined(paths).filter(|_| here && of_join);
     let (controller, joined) = joined.unzip();
     let record = ServiceRecord::read(paths).filter(|_| here);
     let report = Report {

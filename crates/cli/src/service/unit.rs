@@ -232,6 +232,11 @@ fn shell_word(word: &str) -> String {
     }
 }
 
+/// Whether a service has its host join another's mesh.
+pub(crate) fn joins(text: &str) -> bool {
+    text.contains("join --service ")
+}
+
 fn signed(text: &str) -> String {
     let sum = checksum([text.as_bytes()].into_iter());
     format!("{text}{MARK}{sum}\n")

@@ -134,11 +134,6 @@ fn a_joined_host_is_a_service_of_its_machine() {
     assert!(log.contains("every service answers"), "{log}");
     centre.await_answer(&format!("/ratings/{RATING}"));
     assert_eq!(workloads(&centre), ["gateway", "ratings", "spare"]);
-    let status = host.tulle(&["service", "status", "--init", "systemd", "-o", "json"]);
-    let status: Value = serde_json::from_str(&status.out).unwrap();
-    assert_eq!(status["controller"], machine.made["controller"]);
-    assert_eq!(status["manifests"][0], host.manifest.to_str().unwrap());
-
     // Manifests are followed: what is new comes, what they no longer have goes.
     let before = host.application("ratings");
     fs::write(&host.manifest, with(&sleeper("late"))).unwrap();
@@ -188,6 +183,31 @@ fn a_joined_host_is_a_service_of_its_machine() {
     assert!(host.application_now("late").is_none());
     assert_eq!(terminate(&mut joined), 0);
 
+    // The controller refuses what is new: a Workload of this name is of another host. What ran before runs.
+    centre.apply(&centre.write("theirs.yaml", &sleeper("theirs")));
+    fs::write(&host.manifest, with(&sleeper("theirs"))).unwrap();
+    let (mut joined, journal) = machine.start();
+    let log = fs::read_to_string(&journal).unwrap();
+    assert!(
+        log.contains("refused the workloads; this host starts what it ran before"),
+        "{log}"
+    );
+    centre.await_answer(&format!("/ratings/{RATING}"));
+    let refused = machine.reload();
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_eq!(workloads(&centre), ["gateway", "later", "ratings"]);
+    // Programs are looked for before anything is told.
+    fs::write(
+        &host.manifest,
+        with(&sleeper("later").replace("sleep,", "/nowhere/program,")),
+    )
+    .unwrap();
+    let missing = machine.reload();
+    assert_eq!(missing.code, 65, "{missing:?}");
+    assert!(missing.err.contains("/nowhere/program"), "{missing:?}");
+    assert_eq!(terminate(&mut joined), 0);
+    fs::write(&host.manifest, with(&sleeper("later"))).unwrap();
+
     uninstalled(&machine, || {
         assert!(workloads(&centre).is_empty(), "it has left the mesh");
     });
@@ -207,7 +227,8 @@ fn uninstalled(machine: &Machine, then: impl FnOnce()) {
     let words = [&words[..root], &words[root + 2..]].concat().join(" ");
     let tulle = word(join.get_program());
     let script = format!(
-        "mount -t tmpfs none /etc/systemd && {tulle} {words} && {tulle} service uninstall --init systemd"
+        "mount -t tmpfs none /etc/systemd && {tulle} {words} >&2 && \
+         {{ {tulle} service status --init systemd -o json || {tulle} service uninstall --init systemd >&2; }}"
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]);
@@ -220,6 +241,10 @@ fn uninstalled(machine: &Machine, then: impl FnOnce()) {
     let done = said(&mut command);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(done.err.contains("this host has left its mesh"), "{done:?}");
+    let status: Value = serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {done:?}"));
+    assert_eq!(status["controller"], machine.made["controller"]);
+    let manifest = machine.host.manifest.to_str().unwrap();
+    assert_eq!(status["manifests"][0], manifest);
     assert!(
         !machine
             .host
@@ -228,6 +253,41 @@ fn uninstalled(machine: &Machine, then: impl FnOnce()) {
             .exists()
     );
     then();
+}
+
+#[test]
+fn one_kind_of_service_does_not_replace_the_other() {
+    let host = Demo::prepare_without_privileges(|_| sleeper("a"));
+    let made = serde_json::json!({"controller": "127.0.0.1:15010", "ca_fingerprint": "0a".repeat(32), "token": "abc"});
+    let machine = Machine::install(host, made);
+    let root = machine.root.to_str().unwrap();
+    let service = |words: &[&str]| {
+        let place = ["--init", "systemd", "--root", root];
+        machine.host.tulle(&[&["service"], words, &place].concat())
+    };
+    let manifest = machine.host.manifest.to_str().unwrap();
+    let other = service(&["install", manifest, "--loopback"]);
+    assert_eq!(other.code, 1, "{other:?}");
+    assert!(
+        other.err.contains("it is the service of a host that joins"),
+        "{other:?}"
+    );
+    assert_eq!(
+        service(&["install", manifest, "--loopback", "--force"]).code,
+        0
+    );
+    let back = said(&mut machine.service_join());
+    assert!(
+        back.err.contains("it is the service of a mesh of its own"),
+        "{back:?}"
+    );
+    assert_eq!(service(&["uninstall"]).code, 0);
+    assert_eq!(said(&mut machine.service_join()).code, 0);
+    // A token that nobody has used goes with the service.
+    let [waits, _] = machine.token_files();
+    assert!(waits.exists());
+    assert_eq!(service(&["uninstall"]).code, 0);
+    assert!(!waits.exists());
 }
 
 #[test]
