@@ -223,7 +223,7 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	cargo build --profile profiling --locked --package tulle-bench
 	scripts/account.sh
 
-# A release is for both architectures unless ARCH is said: its default here is this machine's.
+# A release is for all architectures unless ARCH is said: its default here is this machine's.
 RELEASE_ARCH := $(if $(filter file,$(origin ARCH)),amd64 arm64 armv7 riscv64,$(ARCH))
 # What compiles for others than this machine's.
 CROSS_amd64 := gcc-x86-64-linux-gnu

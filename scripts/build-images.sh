@@ -14,7 +14,7 @@
 #   PROFILE=dev scripts/build-images.sh                      to try the script: of a debug build
 #   IMAGES=DIRECTORY scripts/build-images.sh                 another place than build/images
 #   PLUGINS=no scripts/build-images.sh                       a proxy without the engine of plugins, tagged -without-plugins
-#   AGENT=1 scripts/build-images.sh                          tulle-envoy beside static ones, too, which is in no image (a release's)
+#   FOR=release scripts/build-images.sh                      compiles what packages have, too, where programs are static
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ aarch64) own=arm64 ;;
     exit 1
     ;;
 esac
-: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}" "${AGENT:=}"
+: "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}" "${FOR:=images}"
 read -ra architectures <<<"$ARCH"
 for arch in "${architectures[@]}"; do
     if [[ $arch != amd64 && $arch != arm64 ]]; then
@@ -106,7 +106,7 @@ built() {
 
 static() { # ARCH
     local found root=()
-    PROFILE=$PROFILE PLUGINS=$PLUGINS AGENT=$AGENT scripts/build-static.sh "$1"
+    PROFILE=$PROFILE PLUGINS=$PLUGINS FOR=$FOR scripts/build-static.sh "$1"
     found=$(scripts/target.sh "$1")
     eval "$found"
     [[ ! $target_root ]] || root=(-- --root "$target_root")

@@ -1,16 +1,28 @@
 #!/usr/bin/env bash
-# Compiles the static programs of an architecture with link-time optimisation, as releases and their images have them: tulle-proxy,
-# tulle, tulle-cni and bookinfo, in CARGO_TARGET_DIR/TARGET/PROFILE. They have no library and no path of this machine in them.
+# Compiles the static programs of an architecture with link-time optimisation, in CARGO_TARGET_DIR/TARGET/PROFILE. They have no
+# library and no path of this machine in them.
 #
 #   scripts/build-static.sh amd64|arm64|armv7|riscv64
-#   AGENT=1 scripts/build-static.sh arm64        tulle-envoy, too, which is in no image
+#                                                those of images: tulle-proxy, tulle, tulle-cni and bookinfo
+#   FOR=packages scripts/build-static.sh armv7   those of packages: tulle-proxy, tulle and tulle-envoy
+#   FOR=release scripts/build-static.sh arm64    both
 #   PLUGINS=no scripts/build-static.sh arm64     a proxy without the engine of plugins
 #   PROFILE=dev scripts/build-static.sh arm64    to try a script: a debug build
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 arch=${1:-}
-: "${PROFILE:=release}" "${PLUGINS:=yes}" "${AGENT:=}"
+: "${PROFILE:=release}" "${PLUGINS:=yes}" "${FOR:=images}"
+images=1 packages=1
+case $FOR in
+images) packages= ;;
+packages) images= ;;
+release) ;;
+*)
+    echo "error: FOR=$FOR: write images, packages or release" >&2
+    exit 64
+    ;;
+esac
 proxy=(--package tulle-proxy)
 [[ $PLUGINS == yes ]] || proxy+=(--no-default-features)
 found=$(scripts/target.sh "$arch")
@@ -36,14 +48,14 @@ export RUSTFLAGS CFLAGS
 cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"
 # Build scripts and derive macros are compiled once for both; cargo takes another kind of link-time optimisation for
 # another library.
-cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni
+[[ ! $images ]] || cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni
 # The controller and the command are small rather than fast: instructions that functions have in common become a
 # function. LLVM does so by itself on arm64 alone, and once.
 small=small
 [[ $PROFILE == release ]] || small=$PROFILE
 cargo rustc --profile "$small" --locked --target "$target" --package tulle-cli --bin tulle -- \
     -Cllvm-args=-enable-machine-outliner=always
-[[ ! $AGENT ]] || cargo build --profile "$small" --locked --target "$target" --package tulle-envoy
+[[ ! $packages ]] || cargo build --profile "$small" --locked --target "$target" --package tulle-envoy
 # Beside `tulle-proxy`, where it looks for it.
 case $PROFILE in
 dev) place=debug ;;
@@ -52,7 +64,7 @@ esac
 directory=${CARGO_TARGET_DIR:-target}/$target
 if [[ $small != "$PROFILE" ]]; then
     cp "$directory/$small/tulle" "$directory/$place/tulle"
-    [[ ! $AGENT ]] || cp "$directory/$small/tulle-envoy" "$directory/$place/tulle-envoy"
+    [[ ! $packages ]] || cp "$directory/$small/tulle-envoy" "$directory/$place/tulle-envoy"
 fi
 # Measured on amd64; other linkers leave more in it.
 if [[ $arch == amd64 && $PROFILE == release ]]; then scripts/fits.sh "$directory/$place/tulle" 14500000; fi

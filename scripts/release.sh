@@ -106,10 +106,10 @@ programs() { # ARCH
 build() {
     local image arch
     for arch in "${architectures[@]}"; do
-        [[ " ${have_images[*]} " == *" $arch "* ]] || PROFILE=$PROFILE PLUGINS=yes AGENT=1 scripts/build-static.sh "$arch"
+        [[ " ${have_images[*]} " == *" $arch "* ]] || PROFILE=$PROFILE PLUGINS=yes FOR=packages scripts/build-static.sh "$arch"
     done
     ((${#have_images[@]})) || return 0
-    ARCH="${have_images[*]}" STATIC=1 PROFILE=$PROFILE REGISTRY=$REGISTRY IMAGES=$work/images PLUGINS=yes AGENT=1 scripts/build-images.sh
+    ARCH="${have_images[*]}" STATIC=1 PROFILE=$PROFILE REGISTRY=$REGISTRY IMAGES=$work/images PLUGINS=yes FOR=release scripts/build-images.sh
     for image in "$work"/images/*.tar; do
         mv "$image" "$work/out/tulle-$version-image-$(basename "$image")"
     done
