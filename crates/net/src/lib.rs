@@ -15,6 +15,7 @@ pub mod passing;
 pub mod places;
 pub mod socket;
 pub mod splice;
+pub mod task;
 pub mod thread;
 
 pub use buffer::Buf;

@@ -8,6 +8,7 @@
 //!
 //! A place may weigh more than one: the same rules divide the bytes of a memory budget.
 
+use crate::task;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -301,7 +302,7 @@ impl Places {
         if let Some(place) = self.take(source, class) {
             let place = Arc::new(place);
             let served = serve(place.clone());
-            tokio::spawn(async move { place.during(served).await });
+            task::start(async move { place.during(served).await });
         }
     }
 }

@@ -28,7 +28,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::{Bootstrap, Listener};
-use tulle_net::{memory, moderation, passing, socket, thread};
+use tulle_net::{memory, moderation, passing, socket, task, thread};
 
 /// Tasks a worker runs before it polls for events: enough that a burst leaves in one write per
 /// connection.
@@ -71,7 +71,7 @@ fn nudges() -> Result<Arc<Notify>, StartError> {
     let nudges = Arc::new(Notify::new());
     let mut signals = signal(SignalKind::user_defined1()).map_err(StartError::System)?;
     let told = Arc::clone(&nudges);
-    tokio::spawn(async move {
+    task::start(async move {
         while signals.recv().await.is_some() {
             told.notify_one();
         }
@@ -179,20 +179,20 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         probes: Some(Arc::new(Probes::new(&bootstrap))),
         application: Scraper::new(&bootstrap).map(Arc::new),
     };
-    tokio::spawn(admin.clone().serve_loopback(admin_listener));
-    tokio::spawn(admin.clone().serve_metrics(metrics_listener));
+    task::start(admin.clone().serve_loopback(admin_listener));
+    task::start(admin.clone().serve_metrics(metrics_listener));
     if let Some(listener) = health_listener {
-        tokio::spawn(admin.clone().serve_health(listener));
+        task::start(admin.clone().serve_health(listener));
     }
     if let Some(listener) = socket_listener {
-        tokio::spawn(admin.clone().serve_socket(listener));
+        task::start(admin.clone().serve_socket(listener));
     }
     if let Some(from) = gateway_sockets {
         let gateway = bootstrap.identity.name().to_owned();
         passed::start(from, gateway, workers.clone()).map_err(StartError::System)?;
     }
     tracing::info!(identity = %bootstrap.identity, workers = count, "started");
-    tokio::spawn(release_memory());
+    task::start(release_memory());
 
     let drain = Duration::from_millis(bootstrap.drain_timeout_ms.into());
     let exports = export::Sources {
@@ -210,15 +210,15 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     match bootstrap.control.clone() {
         Some(control) => {
             let (wants, wanted) = watch::channel(None);
-            tokio::spawn(Reporting::new(admin, &bootstrap, wanted).run());
+            task::start(Reporting::new(admin, &bootstrap, wanted).run());
             let new = ControlClient::new(&bootstrap, control, publisher)
                 .with_reports(wants)
                 .with_nudges(nudges);
-            client = Some(tokio::spawn(new.run(asked)));
+            client = Some(task::start(new.run(asked)));
         }
         None => {
             if let Source::File(path) = source {
-                tokio::spawn(file::watch(path.clone(), bootstrap, publisher));
+                task::start(file::watch(path.clone(), bootstrap, publisher));
             }
         }
     }

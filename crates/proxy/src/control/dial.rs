@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::codegen::http::Uri;
 use tower::util::BoxService;
+use tulle_net::task;
 
 /// Longest wait for an address to answer. At that of a pod that is gone nobody refuses a connection, and a cluster
 /// leads there for a moment. What is sent again after a second is led to the same pod, a new connection is not.
@@ -47,7 +48,7 @@ pub async fn ask(
 ) -> hyper::Result<Response<Incoming>> {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await?;
-    tokio::spawn(connection);
+    task::start(async move { drop(connection.await) });
     sender.send_request(request).await
 }
 

@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tulle_model::bootstrap;
 use tulle_net::places::{Class, PlaceLimits, Places};
+use tulle_net::task;
 
 /// Seconds for which an answer about the mesh may be kept: short, so that changes are soon seen.
 const TTL: u32 = 5;
@@ -101,8 +102,8 @@ pub async fn start(
         counts: Counts::default(),
     });
     for Listener { udp, tcp } in listeners {
-        tokio::spawn(serve_udp(dns.clone(), Arc::new(udp)));
-        tokio::spawn(serve_tcp(dns.clone(), tcp));
+        task::start(serve_udp(dns.clone(), Arc::new(udp)));
+        task::start(serve_tcp(dns.clone(), tcp));
     }
     Ok(dns)
 }
@@ -137,7 +138,7 @@ async fn serve_udp(dns: Arc<Dns>, udp: Arc<UdpSocket>) {
             Answer::None => {}
             Answer::Later(asked) => {
                 let (dns, udp, query) = (dns.clone(), udp.clone(), query.to_vec());
-                tokio::spawn(async move {
+                task::start(async move {
                     let answer = dns.answer(&asked, &query, false).await;
                     let _ = udp.send_to(&answer, client).await;
                 });

@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tulle_api::v1;
 use tulle_api::v1::question::Kind;
+use tulle_net::task;
 
 /// Most bytes of an answer.
 const MAX_ANSWER: usize = 4 << 20;
@@ -34,7 +35,7 @@ impl Questions {
             Some(Kind::LogLevel(wanted)) => Some(self.set_level(wanted)),
             _ => None,
         };
-        tokio::spawn(async move {
+        task::start(async move {
             let answer = match asked.kind {
                 Some(Kind::Config(_)) => Ok(admin.config()),
                 Some(Kind::Endpoints(_)) => Ok(admin.endpoints().await),
@@ -78,7 +79,7 @@ impl Questions {
             back_to = before,
             "another level of the log"
         );
-        let reset = tokio::spawn(async move {
+        let reset = task::start(async move {
             sleep(after).await;
             logging::set_level(before);
         });

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tulle_api::v1;
+use tulle_net::task;
 
 /// A controller that forgets a tap does not have it for ever.
 const LIFETIME: Duration = Duration::from_secs(660);
@@ -41,7 +42,7 @@ impl Taps {
         self.end(wanted.id);
         if let Some(lines) = self.taps.lines() {
             let id = wanted.id;
-            let task = tokio::spawn(show(lines, wanted, self.sender.clone()));
+            let task = task::start(show(lines, wanted, self.sender.clone()));
             self.running.insert(id, task);
         }
     }

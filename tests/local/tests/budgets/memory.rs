@@ -19,7 +19,7 @@ const PLAIN_BYTES: u64 = 2 * 1024;
 const TLS_BYTES: u64 = 12 * 1024;
 const START_BYTES: u64 = 6 << 20;
 /// Size limit of the release build's file, which images carry.
-const PROGRAM_BYTES: u64 = 12_800_000;
+const PROGRAM_BYTES: u64 = 11_000_000;
 
 /// Memory once it no longer falls: the allocator takes its time to give back what is free.
 fn settled_memory(proxy: &Proxy) -> u64 {
