@@ -134,6 +134,7 @@ pub struct Deadline {
 
 impl Deadline {
     /// The task is to be woken `after` from now (at least 1 ms). Replaces an earlier setting.
+    #[inline]
     pub fn arm(&self, after: Duration) {
         let after = millis(after).max(1).saturating_add(self.owner.tick);
         let at = self.owner.coarse_now().saturating_add(after).min(NEVER - 1);
@@ -157,6 +158,7 @@ impl Deadline {
     }
 
     /// Whether the time has come. Remembers the task to wake when it has not.
+    #[inline]
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> bool {
         let mut slots = self.owner.slots.borrow_mut();
         let slot = &mut slots[self.key];

@@ -55,6 +55,7 @@ impl Header {
 }
 
 /// Appends one frame. `payload` is cut at [`MAX_PAYLOAD`]; callers never pass more.
+#[inline]
 pub(crate) fn write(frame: u8, flags: u8, id: u32, payload: &[u8], out: &mut Vec<u8>) {
     debug_assert!(payload.len() <= MAX_PAYLOAD);
     let payload = payload.get(..MAX_PAYLOAD).unwrap_or(payload);

@@ -133,6 +133,7 @@ impl Link {
 
     /// Returns how many bytes the other side lets us send now, as far as it says so. Pending:
     /// earlier bytes have to leave first.
+    #[inline]
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
         match self {
             Self::Http2(stream) => stream.poll_room(cx),
