@@ -6,7 +6,7 @@
 //! let it do so even after a restart.
 
 use crate::control::backoff::{Backoff, FIRST, LONGEST};
-use crate::control::dial::{self, Stream};
+use crate::control::dial::{self, Answering, Stream};
 use crate::control::host::HostSocket;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -1102,7 +1102,8 @@ impl<S: Sink> ControlClient<S> {
                 }
                 // The server name is not used: the SPIFFE id identifies the controller.
                 let name = rustls::pki_types::ServerName::IpAddress(tcp.peer_addr()?.ip().into());
-                let tls = connector.connect(name, tcp).await?;
+                let answering = Answering::new(tcp, sparing);
+                let tls = connector.connect(name, answering).await?;
                 Ok(Box::new(tls) as Box<dyn Stream>)
             }
         });

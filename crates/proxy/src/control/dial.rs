@@ -7,9 +7,12 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::codegen::http::Uri;
@@ -23,6 +26,53 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// A connection, with TLS or without.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection whose end answers what it is told. If it is `sparing`, an answer carries the acknowledgement of what it
+/// answers: the kernel acknowledges by itself what comes after a pause, which is a sixth of what a change costs.
+pub struct Answering {
+    tcp: TcpStream,
+    sparing: bool,
+}
+
+impl Answering {
+    /// Answers on this connection.
+    pub fn new(tcp: TcpStream, sparing: bool) -> Self {
+        Self { tcp, sparing }
+    }
+}
+
+impl AsyncRead for Answering {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Answering {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.tcp).poll_write(cx, buf));
+        if self.sparing {
+            // The kernel forgets it where an answer took longer than its patience (tcp(7), TCP_QUICKACK). It is not needed to work.
+            let _ = SockRef::from(&self.tcp).set_tcp_quickack(false);
+        }
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
 
 /// Opens connections; it ignores the requested address.
 pub type Connector = BoxService<Uri, TokioIo<Box<dyn Stream>>, io::Error>;

@@ -5,14 +5,14 @@ use crate::cli_join::terminate;
 use crate::two_hosts::{ROUND, TwoHosts};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-use tests_local::{eventually, is_root, note_wait, pause, signal};
+use tests_local::{Crossed, eventually, is_root, note_wait, pause, signal};
 
 /// An idle host may send and get 0.2 kbit/s.
 const IDLE_BYTES_A_SECOND: u64 = 25;
 /// A change of an endpoint that one sidecar of a host is interested in.
 const CHANGE_BYTES: u64 = 300;
-/// A packet without content.
-const ACKNOWLEDGEMENT: u64 = 52;
+/// So often at most it is looked how much that is.
+const TRIES: usize = 3;
 
 #[test]
 fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
@@ -33,6 +33,31 @@ fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
     assert!(crossed.bytes < 100_000, "{crossed:?}");
     hosts.yard.mend();
     assert_eq!(terminate(&mut joined), 0);
+}
+
+/// The only endpoint of ratings is gone, and comes back: two changes for the sidecar of reviews, which calls it.
+fn two_changes(hosts: &TwoHosts) -> Crossed {
+    let before = hosts.yard.crossed();
+    let old = hosts.centre.application("ratings");
+    signal(old, Signal::KILL);
+    eventually("ratings runs again", || {
+        let now = hosts.centre.application_now("ratings");
+        now.is_some_and(|now| now != old)
+    });
+    let begun = Instant::now();
+    eventually("its service is ready", || {
+        let status = hosts.centre.status();
+        let services = status["services"].as_array().unwrap();
+        services
+            .iter()
+            .any(|s| s["name"] == "ratings" && s["ready"] == true)
+    });
+    note_wait("its service is ready", begun.elapsed());
+    pause(
+        "the last acknowledgement is on its way",
+        Duration::from_millis(300),
+    );
+    hosts.yard.crossed() - before
 }
 
 #[test]
@@ -56,34 +81,15 @@ fn an_idle_host_and_a_change_elsewhere_cost_few_bytes() {
     println!("idle for {seconds} s: {idle:?}");
     assert!(idle.bytes <= IDLE_BYTES_A_SECOND * seconds, "{idle:?}");
 
-    // Its only endpoint is gone, and comes back: two changes for the sidecar of reviews, which calls it.
-    let before = hosts.yard.crossed();
-    let old = hosts.centre.application("ratings");
-    signal(old, Signal::KILL);
-    eventually("ratings runs again", || {
-        let now = hosts.centre.application_now("ratings");
-        now.is_some_and(|now| now != old)
+    // Where a sidecar takes longer than 40 ms for its answer, as on a busy machine it may, the kernel acknowledges by itself.
+    let mut changes = Vec::new();
+    let is_little = (0..TRIES).any(|_| {
+        let crossed = two_changes(&hosts);
+        changes.push(crossed);
+        crossed.bytes <= 2 * CHANGE_BYTES
     });
-    let begun = Instant::now();
-    eventually("its service is ready", || {
-        let status = hosts.centre.status();
-        let services = status["services"].as_array().unwrap();
-        services
-            .iter()
-            .any(|s| s["name"] == "ratings" && s["ready"] == true)
-    });
-    note_wait("its service is ready", begun.elapsed());
-    pause(
-        "the last acknowledgement is on its way",
-        Duration::from_millis(300),
-    );
-    let changes = hosts.yard.crossed() - before;
     println!("two changes of an endpoint: {changes:?}");
-    // On a busy machine the kernel does not wait for an answer that it could acknowledge with.
-    assert!(
-        changes.bytes <= 2 * (CHANGE_BYTES + ACKNOWLEDGEMENT),
-        "{changes:?}"
-    );
+    assert!(is_little, "{changes:?}");
     hosts.await_answer(ROUND);
     assert_eq!(terminate(&mut joined), 0);
 }
