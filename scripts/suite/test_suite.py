@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 import expected
 import page
@@ -148,6 +149,16 @@ built Kubernetes in 278 s""".splitlines():
             file.write_text("no marks")
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
                 page.replace(file, "new")
+
+
+class Walls(unittest.TestCase):
+    def test_an_account_that_a_killed_run_left_in_half_is_passed_over(self):
+        with tempfile.TemporaryDirectory() as place, unittest.mock.patch.object(times, "PLACE", pathlib.Path(place)):
+            tests = [{"name": "a::b", "wall": 2.5, "cpu": 1, "waits": {}}]
+            times.keep("test", 3, 2, times.Builds(), tests, True)
+            pathlib.Path(place, "lint-warm.json").write_text("")
+            self.assertEqual(times.last_walls(), {"a::b": 2.5})
+            self.assertEqual([f.suffix for f in pathlib.Path(place).iterdir()], [".json", ".json"])
 
 
 class Ages(unittest.TestCase):

@@ -1,6 +1,7 @@
 """How long each target and each test took, and what was built: kept in build/times, printed as tables."""
 
 import json
+import os
 import pathlib
 import re
 import time
@@ -59,7 +60,11 @@ def keep(target, wall, cpu, builds, tests, passed):
         "target": target, "kind": kind, "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "passed": passed,
         "wall": round(wall, 1), "cpu": round(cpu, 1), "builds": builds.rows, "tests": tests,
     }
-    (PLACE / f"{target}-{kind}.json").write_text(json.dumps(account, indent=1, ensure_ascii=False) + "\n")
+    # Another run may read it meanwhile, and this one may be killed.
+    path = PLACE / f"{target}-{kind}.json"
+    new = path.with_suffix(f".{os.getpid()}.new")
+    new.write_text(json.dumps(account, indent=1, ensure_ascii=False) + "\n")
+    new.replace(path)
     return account
 
 
@@ -75,7 +80,11 @@ def last_walls():
     """Seconds of each test when it last ran here."""
     walls = {}
     for path in sorted(PLACE.glob("*.json"), key=lambda path: path.stat().st_mtime):
-        for test in json.loads(path.read_text())["tests"]:
+        try:
+            tests = json.loads(path.read_text())["tests"]
+        except (FileNotFoundError, json.JSONDecodeError):
+            continue
+        for test in tests:
             walls[test["name"]] = test["wall"]
     return walls
 
