@@ -52,6 +52,11 @@ class Builds:
         return self.libraries > COLD_LIBRARIES or any("cargo" not in row["what"] for row in self.rows)
 
 
+def place(target, kind):
+    """Where the account of a target is."""
+    return PLACE / f"{target}-{kind}.json"
+
+
 def keep(target, wall, cpu, builds, tests, passed):
     """Writes down one run of a target."""
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -61,17 +66,17 @@ def keep(target, wall, cpu, builds, tests, passed):
         "wall": round(wall, 1), "cpu": round(cpu, 1), "builds": builds.rows, "tests": tests,
     }
     # Another run may read it meanwhile, and this one may be killed.
-    path = PLACE / f"{target}-{kind}.json"
+    path = place(target, kind)
     new = path.with_suffix(f".{os.getpid()}.new")
     new.write_text(json.dumps(account, indent=1, ensure_ascii=False) + "\n")
     new.replace(path)
     return account
 
 
-def read(target, kind):
+def read(path):
     """An account, or nothing."""
     try:
-        return json.loads((PLACE / f"{target}-{kind}.json").read_text())
+        return json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
 
@@ -80,11 +85,7 @@ def last_walls():
     """Seconds of each test when it last ran here."""
     walls = {}
     for path in sorted(PLACE.glob("*.json"), key=lambda path: path.stat().st_mtime):
-        try:
-            tests = json.loads(path.read_text())["tests"]
-        except (FileNotFoundError, json.JSONDecodeError):
-            continue
-        for test in tests:
+        for test in (read(path) or {"tests": []})["tests"]:
             walls[test["name"]] = test["wall"]
     return walls
 
@@ -101,7 +102,7 @@ def table(targets, slowest):
     totals = {"cold": 0.0, "warm": 0.0}
     tests = []
     for target in targets:
-        accounts = {kind: read(target, kind) for kind in totals}
+        accounts = {kind: read(place(target, kind)) for kind in totals}
         newest = accounts["warm"] or accounts["cold"]
         if not newest:
             continue
