@@ -11,8 +11,8 @@
 # Tests that cannot pass so are in tests/foreign/ARCH.txt, each with its reason; one of those that passes fails the run, and so does
 # any other that fails. All programs are static, as in releases.
 #
-# As root: the kernel has to be told who runs programs of that architecture (binfmt_misc), because tests start `tulle`, which starts
-# `tulle-proxy`. That is undone at the end, if it was done here.
+# As root: tests start `tulle`, which starts `tulle-proxy`, so the kernel has to know who runs programs of that architecture
+# (scripts/binfmt.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,15 +31,11 @@ if [[ ${1:-} == smoke ]]; then
     smoke=1
     shift
 fi
-# Who imitates it; class (32 or 64 bits) and machine of an ELF file.
 case $arch in
-arm64) qemu=qemu-aarch64-static class='\x02' machine='\xb7' ;;
-armv7) qemu=qemu-arm-static class='\x01' machine='\x28' ;;
-riscv64) qemu=qemu-riscv64-static class='\x02' machine='\xf3' ;;
+arm64 | armv7 | riscv64) ;;
 *) usage "ARCH is arm64, armv7 or riscv64" ;;
 esac
-[[ $(uname -m) == x86_64 ]] || usage "this machine is $(uname -m): qemu would imitate another one here"
-interpreter=$(command -v "$qemu") || usage "there is no $qemu (Debian: qemu-user-static)"
+scripts/binfmt.sh "$arch" true # what it needs is there, before builds of minutes
 found=$(scripts/target.sh "$arch")
 eval "$found"
 variable=${target//-/_}
@@ -55,26 +51,8 @@ CARGO_TARGET_DIR=$foreign cargo test --no-run --locked "${crates[@]}" "${kinds[@
 CARGO_TARGET_DIR=$foreign cargo build --locked "${crates[@]}" --bins --target $target
 [[ -z ${BUILD:-} ]] || exit 0
 
-registry=/proc/sys/fs/binfmt_misc
-name=tulle-test-$arch
-mine=
-# shellcheck disable=SC2317 # the trap calls it
-forget() {
-    [[ ! $mine ]] || echo -1 >"$registry/$name"
-}
-trap forget EXIT
-[[ -e $registry/register ]] || mount -t binfmt_misc binfmt_misc $registry
-if ! grep -qs "^interpreter.*${qemu%-static}" $registry/*; then
-    # The head of an ELF file, little-endian, EXEC or DYN. F: the interpreter is opened now, so that it is there in every mount
-    # namespace.
-    head='\x7fELF'$class'\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00'$machine'\x00'
-    mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-    printf '%s' ":$name:M::$head:$mask:$interpreter:F" >$registry/register
-    mine=1
-fi
-
 failed=
-suite=(python3 -B scripts/suite test --expected "tests/foreign/$arch.txt" "$@")
+suite=(scripts/binfmt.sh "$arch" python3 -B scripts/suite test --expected "tests/foreign/$arch.txt" "$@")
 only=()
 [[ ! $smoke ]] || for story in "${stories[@]}"; do only+=(--only "$story"); done
 CARGO_TARGET_DIR=$foreign "${suite[@]}" -- "${crates[@]}" "${kinds[@]}" --target $target || failed=1

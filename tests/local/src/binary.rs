@@ -2,6 +2,7 @@
 
 use crate::alone;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -119,6 +120,19 @@ fn fresh(program: &Program) -> PathBuf {
         }
     }
     path
+}
+
+/// Whether the programs are of another architecture than this one, so that qemu runs them.
+pub(crate) fn is_emulated() -> bool {
+    // 32 or 64 bits, and the machine.
+    let kind = |path: &Path| {
+        let mut head = [0; 20];
+        let read = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut head));
+        read.unwrap();
+        (head[4], [head[18], head[19]])
+    };
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| kind(proxy_binary()) != kind(Path::new("/proc/self/exe")))
 }
 
 /// `tulle-proxy` as users get it, if it has been built.

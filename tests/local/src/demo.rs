@@ -2,6 +2,7 @@
 //! with the manifests of `demo/`, in a directory, a network and on an ingress port of its own.
 //! It is taken down with the value, also when a test panics.
 
+use crate::binary::is_emulated;
 use crate::{Capture, Client, Message, eventually, free_port, interruptible, repository};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -17,7 +18,6 @@ use std::process::{Command, Output};
 /// A rating that exists from the start.
 pub const RATING: &str = "2099a055-1e21-46ef-825e-9e0de93554ea";
 const PROGRAMS: [&str; 4] = ["tulle", "tulle-proxy", "tulle-envoy", "bookinfo"];
-/// The user sidecars run as; its connections are not redirected.
 /// Somebody without privileges.
 const PLAIN_USER: u32 = 1234;
 
@@ -28,6 +28,16 @@ pub fn is_root() -> bool {
         eprintln!("skipped: only root may make network namespaces");
     }
     root
+}
+
+/// Whether meshes in network namespaces work: who may make such, with programs that can ask where a connection was going. Says
+/// so if not.
+pub fn can_redirect() -> bool {
+    let emulated = is_emulated();
+    if emulated {
+        eprintln!("skipped: qemu does not know SO_ORIGINAL_DST, which redirection needs");
+    }
+    !emulated && is_root()
 }
 
 /// The result of a command.

@@ -1,6 +1,8 @@
 //! A `tulle-proxy` process: started with a file, watched through its admin port, never left behind.
 
-use crate::{Client, Mesh, Message, PATIENCE, eventually, free_port, holds_within, proxy_binary};
+use crate::{
+    Client, Mesh, Message, PATIENCE, eventually, free_port, holds_within, memory, proxy_binary,
+};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -272,23 +274,17 @@ impl Proxy {
 
     /// Resident memory in bytes.
     pub fn memory(&self) -> u64 {
-        self.status("VmRSS") * 1024
+        memory::resident(self.pid())
     }
 
     /// Memory of its own in bytes: without the pages of its program, which come and go.
     pub fn own_memory(&self) -> u64 {
-        self.status("RssAnon") * 1024
+        memory::anonymous(self.pid())
     }
 
     /// Most resident memory so far, in bytes.
     pub fn memory_peak(&self) -> u64 {
-        self.status("VmHWM") * 1024
-    }
-
-    fn status(&self, field: &str) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = text.lines().find(|l| l.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        memory::peak(self.pid())
     }
 }
 

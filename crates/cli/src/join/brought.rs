@@ -3,17 +3,22 @@
 //! The controller is told of a workload when its manifest is new or has changed, and not again each time the host comes
 //! back: what was done to it there meanwhile holds. A workload that was deleted there stays deleted. A host that leaves in
 //! order takes its workloads along, and brings them anew.
+//!
+//! The supervisor and `tulle service reload` bring them one after the other: whoever had older manifests does not come last.
 
 use crate::client::{Objects, is_away};
 use crate::failure::{OrFail, Result};
 use crate::new_file::write_durably;
 use crate::output::progress;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object};
 
@@ -21,6 +26,9 @@ use tulle_api::v1::{Applied, ApplyRequest, DeleteRequest, ListRequest, Object};
 const BRING_AGAIN: Duration = Duration::from_secs(2);
 /// The same, where that has answered and did not take it.
 const BRING_REFUSED: Duration = Duration::from_secs(30);
+/// Patience with another process of this host that is bringing something, and the time between two looks.
+const TURN: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
 /// The controller's answer to workloads that it does not take.
 pub(super) const REFUSED: &str = "the controller refused the workloads";
 
@@ -134,12 +142,17 @@ impl Brought {
         }
     }
 
-    /// Brings what is new or has changed to the controller, has it remove what is gone, and notes that.
+    /// Brings what is new or has changed to the controller, has it remove what is gone, and notes that. `None` if somebody
+    /// else has brought something since this was read; then nothing is done.
     pub(super) async fn bring(
         &mut self,
         mut client: Objects,
         news: &News,
-    ) -> std::result::Result<Vec<Applied>, Status> {
+    ) -> std::result::Result<Option<Vec<Applied>>, Status> {
+        let _turn = turn(&self.file).await?;
+        if self.is_outdated() {
+            return Ok(None);
+        }
         let mut results = Vec::new();
         if !news.changed.is_empty() {
             let request = ApplyRequest {
@@ -155,10 +168,10 @@ impl Brought {
         if let Err(failure) = self.write() {
             tracing::warn!("{failure}");
         }
-        Ok(results)
+        Ok(Some(results))
     }
 
-    /// Whether somebody else has brought something meanwhile: `tulle service reload`.
+    /// Whether somebody else has brought something since.
     fn is_outdated(&self) -> bool {
         Stamp::from_file(&self.file) != self.seen
     }
@@ -183,6 +196,30 @@ impl Brought {
         write_durably(&self.file, &text).or_fail(what)?;
         self.seen = Stamp::from_file(&self.file);
         Ok(())
+    }
+}
+
+/// Waits until nobody else on this host brings workloads. Nobody else does while the file is open that this returns.
+async fn turn(brought: &Path) -> std::result::Result<File, Status> {
+    let path = brought.with_extension("lock");
+    let what = |e: std::io::Error| Status::internal(format!("cannot lock {}: {e}", path.display()));
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&path).map_err(what)?;
+    let until = Instant::now() + TURN;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(LOOK).await,
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Status::aborted(format!(
+                    "another process has been bringing workloads of this host for {} s: {} is locked",
+                    TURN.as_secs(),
+                    path.display()
+                )));
+            }
+            Err(e) => return Err(what(e.into())),
+        }
     }
 }
 
@@ -214,9 +251,6 @@ async fn remove(
 /// Brings what is new to a controller that is away, and ends when that has answered. What it did not take is tried again.
 pub(super) async fn bring_later(client: Objects, news: News, mut brought: Brought) {
     loop {
-        if brought.is_outdated() {
-            return;
-        }
         match brought.bring(client.clone(), &news).await {
             Ok(_) => return,
             Err(status) if is_away(&status) => sleep(BRING_AGAIN).await,
@@ -233,9 +267,6 @@ pub(super) async fn bring_later(client: Objects, news: News, mut brought: Brough
 pub(super) async fn bring_again(client: Objects, news: News, mut brought: Brought) {
     loop {
         sleep(BRING_REFUSED).await;
-        if brought.is_outdated() {
-            return;
-        }
         match brought.bring(client.clone(), &news).await {
             Ok(_) => return,
             Err(status) => tracing::debug!(%status, "{REFUSED}"),
@@ -245,8 +276,12 @@ pub(super) async fn bring_again(client: Objects, news: News, mut brought: Brough
 
 /// Takes this host's workloads along; whether the controller knows that.
 pub(super) async fn leave(mut client: Objects, file: PathBuf) -> bool {
-    let mut brought = match Brought::read(file) {
-        Ok(brought) => brought,
+    // Workloads that are being brought are there after that, and go, too.
+    let turn = turn(&file).await;
+    let brought = turn.or_fail(|| "cannot take this host's workloads along".to_owned());
+    let brought = brought.and_then(|turn| Ok((Brought::read(file)?, turn)));
+    let (mut brought, _turn) = match brought {
+        Ok(found) => found,
         Err(failure) => {
             tracing::warn!("{failure}");
             return false;
@@ -349,5 +384,16 @@ mod tests {
                 .to_string()
                 .contains("brought")
         );
+    }
+
+    #[tokio::test]
+    async fn one_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("brought.json");
+        let first = turn(&file).await.unwrap();
+        let second = tokio::time::timeout(LOOK * 3, turn(&file)).await;
+        assert!(second.is_err());
+        drop(first);
+        turn(&file).await.unwrap();
     }
 }

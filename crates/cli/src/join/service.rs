@@ -77,13 +77,20 @@ pub(crate) async fn reload(paths: &Paths, state: &RunState) -> Result<()> {
     let mut host = Host::running(state);
     host.stored = crate::apply::stored(&mut client).await?;
     host.check(&manifests)?;
-    let mut brought = Brought::read(paths.brought())?;
-    let news = brought.news(label(&mut manifests, &state.node));
-    let told = brought.bring(client.clone(), &news).await;
-    for done in told.map_err(|status| refused(&status))? {
+    let objects = label(&mut manifests, &state.node);
+    let (results, known) = loop {
+        let mut brought = Brought::read(paths.brought())?;
+        let news = brought.news(objects.clone());
+        let told = brought.bring(client.clone(), &news).await;
+        // Otherwise the supervisor did so in between.
+        if let Some(results) = told.map_err(|status| refused(&status))? {
+            break (results, news.known);
+        }
+    };
+    for done in results {
         line(&crate::apply::outcome(&done));
     }
-    name_deleted(client, news.known).await;
+    name_deleted(client, known).await;
     Ok(())
 }
 

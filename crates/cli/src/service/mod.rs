@@ -261,7 +261,7 @@ fn unit_of(
         command: start.command,
         options: start.options.clone(),
         files: files.iter().map(|f| place.inside(f)).collect(),
-        state: paths.state.clone(),
+        state: booted(global)?.state,
         log_file,
         variables: variables.collect(),
         growing_pauses: place.init == Init::Systemd && has_growing_pauses(),

@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, Gate, Load, RATING, Server, eventually, get, is_root, ok, pause};
+use tests_local::{
+    Client, Demo, Gate, Load, RATING, Server, can_redirect, eventually, get, ok, pause,
+};
 use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_api::v1::{ApplyRequest, Object};
 
@@ -173,7 +175,7 @@ fn download(ingress: SocketAddr) -> usize {
 
 #[test]
 fn fifty_changes_a_second_disturb_nothing_and_the_last_one_holds() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
-use tests_local::{Demo, RATING, eventually, free_port, is_root};
+use tests_local::{Demo, RATING, can_redirect, eventually, free_port};
 
 /// The demo, with `ratings` at an address instead of with a command.
 fn at_address(text: &str, port: u16) -> String {
@@ -120,7 +120,7 @@ fn what_already_runs_has_a_sidecar_on_loopback() {
 
 #[test]
 fn what_already_runs_on_the_host_is_reached_from_namespaces() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let port = free_port();

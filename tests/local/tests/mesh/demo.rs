@@ -1,7 +1,7 @@
 //! The demo as an operator sees it: up, three paths, who talked to whom, down, nothing left.
 
 use serde_json::{Value, json};
-use tests_local::{Client, Demo, RATING, edge, eventually, id, is_root, post};
+use tests_local::{Client, Demo, RATING, can_redirect, edge, eventually, id, post};
 
 /// Every call that the three paths make.
 pub(crate) const EDGES: [(&str, &str); 7] = [
@@ -52,7 +52,7 @@ fn ask_all_paths(demo: &Demo) {
 
 #[test]
 fn every_path_answers_and_every_hop_is_mutual_tls() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -90,7 +90,7 @@ fn every_path_answers_and_every_hop_is_mutual_tls() {
 
 #[test]
 fn a_command_runs_in_the_place_of_an_application() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -121,7 +121,7 @@ fn a_command_runs_in_the_place_of_an_application() {
 
 #[test]
 fn status_shows_the_whole_mesh_in_every_format() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -177,7 +177,7 @@ fn status_shows_the_whole_mesh_in_every_format() {
 
 #[test]
 fn a_posted_rating_can_be_read_on_both_paths() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -209,7 +209,7 @@ fn a_posted_rating_can_be_read_on_both_paths() {
 
 #[test]
 fn down_leaves_nothing() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
-use tests_local::{Client, Demo, RATING, eventually, installed, is_root};
+use tests_local::{Client, Demo, RATING, can_redirect, eventually, installed};
 
 #[test]
 fn names_of_services_come_from_the_controller() {
-    if !is_root() || installed("dig", "bind9-dnsutils").is_none() {
+    if !can_redirect() || installed("dig", "bind9-dnsutils").is_none() {
         return;
     }
     let demo = Demo::start(|text| {
@@ -67,7 +67,7 @@ fn names_of_services_come_from_the_controller() {
 /// Where the mesh does not ask for it DNS passes by: nobody listens, and nothing is redirected.
 #[test]
 fn without_it_dns_is_not_touched() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

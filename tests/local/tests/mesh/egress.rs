@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use tests_local::{Client, Demo, Message, eventually, is_root};
+use tests_local::{Client, Demo, Message, can_redirect, eventually};
 
 /// An egress gateway, which the workload `details` may ask.
 const WAY_OUT: &str = r#"
@@ -86,7 +86,7 @@ fn egress(demo: &Demo, name: &str, spec: &str) {
 
 #[test]
 fn what_leaves_a_mesh_leaves_by_its_sidecars() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text + WAY_OUT);

@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tests_local::{
-    Client, Demo, Load, RATING, Server, TLS13, TlsClient, envoy_binary, eventually, holds_within,
-    id, is_root, read_demo, signal,
+    Client, Demo, Load, RATING, Server, TLS13, TlsClient, can_redirect, envoy_binary, eventually,
+    holds_within, id, read_demo, signal,
 };
 use tulle_tls::testing::TestCa;
 
@@ -103,7 +103,7 @@ fn the_demo_runs_without_privileges() {
 
 #[test]
 fn every_hop_is_mutual_tls_and_the_gateway_is_tulles_own() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = start(|text| text);
@@ -158,7 +158,7 @@ fn statuses(demo: &Demo, target: &str, count: usize) -> BTreeSet<u16> {
 
 #[test]
 fn changes_take_effect_live_and_what_cannot_be_translated_is_said() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = start(|text| text);
@@ -269,7 +269,7 @@ fn changes_take_effect_live_and_what_cannot_be_translated_is_said() {
 /// Ports that say nothing of their protocol, and addresses outside the mesh.
 #[test]
 fn protocols_are_detected_and_egress_is_as_the_mesh_says() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = start(|text| text.replace("      appProtocol: http\n", ""));
@@ -326,7 +326,7 @@ fn protocols_are_detected_and_egress_is_as_the_mesh_says() {
 
 #[test]
 fn a_certificate_is_renewed_without_a_failed_request() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = start(|text| {
@@ -350,7 +350,7 @@ fn a_certificate_is_renewed_without_a_failed_request() {
 
 #[test]
 fn a_shortened_lifetime_holds_at_once() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = start(|text| text);
@@ -378,7 +378,7 @@ fn a_shortened_lifetime_holds_at_once() {
 
 #[test]
 fn kills_leave_no_envoy_behind() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = start(|text| text);

@@ -1,6 +1,6 @@
 //! The first requests of a caller, through a route or split whose backends its sidecar has never heard of.
 
-use tests_local::{Demo, is_root};
+use tests_local::{Demo, can_redirect};
 
 /// Requests at once, as many as a browser with a cold cache or a load test begins with.
 const BURST: usize = 50;
@@ -31,7 +31,7 @@ spec:
 
 #[test]
 fn the_first_burst_through_a_route_or_split_reaches_its_backends() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| {

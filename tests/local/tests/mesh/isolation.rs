@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tests_local::{Client, Demo, PATIENCE, RATING, eventually, holds_within, is_root, signal};
+use tests_local::{Client, Demo, PATIENCE, RATING, can_redirect, eventually, holds_within, signal};
 
 /// Those that systemd sets aside for services with a user of their own.
 const OWN_USERS: std::ops::RangeInclusive<u32> = 61_184..=65_519;
@@ -156,7 +156,7 @@ fn assert_confined(demo: &Demo) {
 
 #[test]
 fn an_application_is_a_user_of_its_own_and_can_do_nothing_to_the_mesh() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     for loopback in [false, true] {
@@ -206,7 +206,7 @@ fn an_application_is_a_user_of_its_own_and_can_do_nothing_to_the_mesh() {
 /// A state directory in root's home, or a build there: nobody else has a way to them.
 #[test]
 fn a_state_directory_and_a_program_that_only_root_can_reach_serve_all_the_same() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     use std::os::unix::fs::PermissionsExt;
@@ -238,7 +238,7 @@ fn a_state_directory_and_a_program_that_only_root_can_reach_serve_all_the_same()
 
 #[test]
 fn a_user_may_be_named_and_root_is_only_who_asks_for_it() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = with_prober(false, "  user: nobody\n");
@@ -273,7 +273,7 @@ fn a_user_may_be_named_and_root_is_only_who_asks_for_it() {
 
 #[test]
 fn a_port_is_never_past_the_sidecar() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     // Ports that are others' elsewhere (SSH, Istio's health), and below 1024.
@@ -317,7 +317,7 @@ fn a_port_is_never_past_the_sidecar() {
 
 #[test]
 fn a_gateway_on_a_low_port_has_no_privilege() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let mut demo = Demo::prepare(true, |text| text);
@@ -347,7 +347,7 @@ fn a_gateway_on_a_low_port_has_no_privilege() {
 
 #[test]
 fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::prepare(true, |text| {

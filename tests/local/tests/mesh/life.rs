@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tests_local::{Client, Demo, Load, RATING, eventually, id, is_root, read_demo, signal};
+use tests_local::{Client, Demo, Load, RATING, can_redirect, eventually, id, read_demo, signal};
 
 const THREADS: usize = 5;
 pub(crate) const PROXIES: [&str; 6] = [
@@ -42,7 +42,7 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn traffic_goes_on_while_the_controller_is_killed_again_and_again() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -98,7 +98,7 @@ fn waits(log: &str, text: &str) -> Vec<f64> {
 /// Until a sidecar is back it hears of nothing; and those of a large mesh must not all come at once.
 #[test]
 fn sidecars_come_back_soon_to_a_controller_that_restarts() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -130,7 +130,7 @@ fn sidecars_come_back_soon_to_a_controller_that_restarts() {
 
 #[test]
 fn a_sidecar_comes_back_from_its_snapshot_while_the_controller_is_away() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -174,7 +174,7 @@ fn a_sidecar_comes_back_from_its_snapshot_while_the_controller_is_away() {
 
 #[test]
 fn a_certificate_is_renewed_without_a_failed_request() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| {
@@ -208,7 +208,7 @@ fn a_certificate_is_renewed_without_a_failed_request() {
 
 #[test]
 fn a_shortened_lifetime_holds_for_the_certificates_that_there_are() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let mut mesh = String::new();
@@ -239,7 +239,7 @@ fn a_shortened_lifetime_holds_for_the_certificates_that_there_are() {
 
 #[test]
 fn a_crashed_application_is_restarted_and_missed_with_a_reason() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -322,7 +322,7 @@ fn janitor(demo: &Demo) -> i32 {
 
 #[test]
 fn a_killed_supervisor_leaves_nothing() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

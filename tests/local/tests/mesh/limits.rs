@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use tests_local::{Client, Demo, Load, RATING, edge, eventually, id, is_root, signal};
+use tests_local::{Client, Demo, Load, RATING, can_redirect, edge, eventually, id, signal};
 
 const MIB: u64 = 1 << 20;
 
@@ -62,7 +62,7 @@ fn mesh(cpu: &str, memory: &str) -> String {
 
 #[test]
 fn sidecars_and_only_they_are_limited() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let from = "  permissiveMode: false\n";
@@ -124,7 +124,7 @@ fn sidecars_and_only_they_are_limited() {
 
 #[test]
 fn two_meshes_side_by_side_do_not_disturb_each_other() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     // Both start at the same moment and must not choose the same network.
@@ -176,7 +176,7 @@ fn two_meshes_side_by_side_do_not_disturb_each_other() {
 
 #[test]
 fn a_second_up_of_the_same_name_is_refused() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -251,7 +251,7 @@ impl Drop for Site {
 
 #[test]
 fn a_workload_of_a_host_that_joins_is_part_of_the_mesh() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let mut gateway = String::new();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, Message, RATING, eventually, id, is_root, pause, read_demo};
+use tests_local::{Client, Demo, Message, RATING, can_redirect, eventually, id, pause, read_demo};
 
 /// Changes in each direction.
 const ROUNDS: usize = 50;
@@ -29,7 +29,7 @@ fn deny_and_allow(demo: &Demo) -> (PathBuf, PathBuf) {
 
 #[test]
 fn a_denied_call_is_refused_with_the_reason_and_explained() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -219,7 +219,7 @@ pub(crate) fn assert_changes_are_quick(demo: &Demo, make_allowed: impl Fn(bool))
 
 #[test]
 fn a_change_takes_effect_within_a_tenth_of_a_second() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -231,7 +231,7 @@ fn a_change_takes_effect_within_a_tenth_of_a_second() {
 
 #[test]
 fn in_permissive_mode_no_policy_is_needed() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let targets = |text: String| {
@@ -267,7 +267,7 @@ fn in_permissive_mode_no_policy_is_needed() {
 
 #[test]
 fn a_wrong_manifest_changes_nothing() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

@@ -1,7 +1,7 @@
 //! Replicas of a service come and go under load, and nobody notices.
 
 use serde_json::Value;
-use tests_local::{Demo, Load, RATING, eventually, is_root};
+use tests_local::{Demo, Load, RATING, can_redirect, eventually};
 
 /// A second workload of the service `ratings`, whose application takes its time to start.
 pub(super) fn replica(demo: &Demo) -> String {
@@ -50,7 +50,7 @@ pub(super) fn endpoints(demo: &Demo) -> usize {
 
 #[test]
 fn a_replica_comes_and_goes_without_a_failed_request() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

@@ -5,7 +5,7 @@ use crate::policy::{assert_changes_are_quick, by_gateway};
 use crate::rotation::kill_controller;
 use serde_json::Value;
 use std::path::Path;
-use tests_local::{Demo, eventually, id, is_root};
+use tests_local::{Demo, can_redirect, eventually, id};
 use tulle_tls::testing::TestCa;
 
 fn done(demo: &Demo, command: &[&str]) -> String {
@@ -16,7 +16,7 @@ fn done(demo: &Demo, command: &[&str]) -> String {
 
 #[test]
 fn who_is_revoked_is_refused_until_that_is_taken_back() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -62,7 +62,7 @@ fn who_is_revoked_is_refused_until_that_is_taken_back() {
 
 #[test]
 fn certificates_of_a_revocation_list_are_refused_until_it_is_taken_back() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -113,7 +113,7 @@ fn certificates_of_a_revocation_list_are_refused_until_it_is_taken_back() {
 
 #[test]
 fn what_is_asked_for_must_be_one_thing_that_exists() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -142,7 +142,7 @@ fn what_is_asked_for_must_be_one_thing_that_exists() {
 
 #[test]
 fn a_revocation_takes_effect_within_a_tenth_of_a_second() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

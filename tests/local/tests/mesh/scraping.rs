@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Stdio;
-use tests_local::{Client, Demo, eventually, is_root, signal};
+use tests_local::{Client, Demo, can_redirect, eventually, signal};
 
 fn file(demo: &Demo) -> PathBuf {
     let status = demo.status();
@@ -117,7 +117,7 @@ fn one_file_tells_prometheus_where_every_proxy_of_a_host_is() {
 
 #[test]
 fn the_same_in_namespaces() {
-    if is_root() {
+    if can_redirect() {
         check(&Demo::start(|text| text));
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use tests_local::{Demo, Load, RATING, eventually, is_root};
+use tests_local::{Demo, Load, RATING, can_redirect, eventually};
 
 /// Whether a process runs the program that is in this file now.
 fn runs(pid: i32, program: &Path) -> bool {
@@ -25,7 +25,7 @@ fn runs_as(demo: &Demo, name: &str, program: &Path) -> bool {
 
 #[test]
 fn an_upgrade_runs_every_new_program_and_cuts_no_request_of_a_service_with_two_workloads() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);

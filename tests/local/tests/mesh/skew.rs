@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tests_local::{Demo, Load, RATING, eventually, is_root, program, read_demo, signal};
+use tests_local::{Demo, Load, RATING, can_redirect, eventually, program, read_demo, signal};
 
 fn previous() -> Option<PathBuf> {
     let place = std::env::var_os("PREVIOUS_PROGRAMS").map(PathBuf::from);
@@ -62,7 +62,7 @@ fn changes_hold(demo: &Demo) {
 #[test]
 fn a_joined_host_of_the_version_before_works_with_todays_controller() {
     let Some(previous) = previous() else { return };
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let hosts = TwoHosts::start();
@@ -93,7 +93,7 @@ fn a_joined_host_of_the_version_before_works_with_todays_controller() {
 #[test]
 fn todays_sidecars_work_with_the_controller_of_the_version_before() {
     let Some(previous) = previous() else { return };
-    let demo = Demo::prepare(!is_root(), |text| text);
+    let demo = Demo::prepare(!can_redirect(), |text| text);
     replace(&demo, "tulle", &previous);
     demo.up();
     let load = load(&demo);
@@ -111,7 +111,7 @@ fn changes_hold_under(load: Load, demo: &Demo) {
 #[test]
 fn a_sidecar_that_ends_after_an_upgrade_comes_back_as_the_new_one() {
     let Some(previous) = previous() else { return };
-    let demo = Demo::prepare(!is_root(), |text| text);
+    let demo = Demo::prepare(!can_redirect(), |text| text);
     for program in ["tulle", "tulle-proxy"] {
         replace(&demo, program, &previous);
     }

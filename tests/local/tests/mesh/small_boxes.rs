@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tests_local::{Demo, Host, RATING, Yard, is_root, pause};
+use tests_local::{Demo, Host, RATING, Yard, can_redirect, pause};
 use tulle_redirect::{Cgroup, ProcessLimits};
 
 /// Memory of the smallest machine that is promised: a controller and five sidecars of light load, and here also the
@@ -91,7 +91,7 @@ impl Drop for Group {
 
 #[test]
 fn a_mesh_lives_in_64_mib_and_a_tenth_of_a_core() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let group = Group::new(&ProcessLimits {
@@ -117,7 +117,7 @@ fn a_mesh_lives_in_64_mib_and_a_tenth_of_a_core() {
 
 #[test]
 fn a_mesh_needs_no_ipv6() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let yard = Yard::new(&[]);
@@ -136,7 +136,7 @@ fn a_mesh_needs_no_ipv6() {
 
 #[test]
 fn a_mesh_runs_on_a_read_only_root() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::prepare(false, |text| text);
@@ -175,7 +175,7 @@ const REFUSED: &str =
 
 #[test]
 fn where_the_kernel_has_no_nf_tables_rules_are_iptables() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::prepare(false, |text| text);
@@ -195,7 +195,7 @@ fn where_the_kernel_has_no_nf_tables_rules_are_iptables() {
 
 #[test]
 fn without_any_packet_filter_the_reason_is_told() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::prepare(false, |text| text);

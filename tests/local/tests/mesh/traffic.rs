@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use tests_local::{Client, Demo, Message, eventually, is_root};
+use tests_local::{Client, Demo, Message, can_redirect, eventually};
 
 const HTTP: u16 = 8104;
 const TCP: u16 = 8106;
@@ -124,7 +124,7 @@ fn told(answer: &Message) -> (u16, &str) {
 
 #[test]
 fn the_sidecars_do_what_the_objects_say() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let mesh = Mesh(Demo::start(|_| self::mesh()));

@@ -3,7 +3,9 @@
 
 use serde_json::Value;
 use std::time::Duration;
-use tests_local::{Client, Demo, Message, PATIENCE, eventually, holds_within, id, is_root, pause};
+use tests_local::{
+    Client, Demo, Message, PATIENCE, can_redirect, eventually, holds_within, id, pause,
+};
 
 const PORT: u16 = 8104;
 
@@ -101,7 +103,7 @@ impl Mesh {
 
 #[test]
 fn why_tells_what_the_proxies_do() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let mesh = Mesh(Demo::start(|_| self::mesh()));

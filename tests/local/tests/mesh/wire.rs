@@ -6,7 +6,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 use tests_local::{
-    Client, Demo, Message, RATING, Stream, TLS13, TlsClient, edge, eventually, id, is_root, post,
+    Client, Demo, Message, RATING, Stream, TLS13, TlsClient, can_redirect, edge, eventually, id,
+    post,
 };
 use tulle_control::ca::Authority;
 use tulle_control::store::Embedded;
@@ -87,7 +88,7 @@ fn assert_unreadable(streams: &[Stream], secret: &str) {
 
 #[test]
 fn no_plaintext_passes_between_namespaces_but_in_permissive_mode() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -154,7 +155,7 @@ fn assert_refused(answer: &Message, reason: &str) {
 
 #[test]
 fn plaintext_is_refused_and_the_application_never_sees_it() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -239,7 +240,7 @@ pub(crate) fn ask(demo: &Demo, certificate: Option<&Issued>, target: &str) -> io
 
 #[test]
 fn only_the_meshs_own_certificates_of_allowed_services_get_in() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
@@ -289,7 +290,7 @@ fn only_the_meshs_own_certificates_of_allowed_services_get_in() {
 
 #[test]
 fn ipv6_is_mutual_tls_as_well() {
-    if !is_root() {
+    if !can_redirect() {
         return;
     }
     let demo = Demo::start(|text| text);
