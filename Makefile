@@ -61,10 +61,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-smoke test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-released test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-smoke test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-released test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -125,7 +125,13 @@ test-arm64: ## every test with programs of arm64, under qemu (root; hours)
 	$(PROGRAMS)
 	scripts/test-foreign.sh arm64
 
-test-smoke: ## tests inside crates, and a few stories, with programs of armv7 (32 bits) and riscv64, under qemu (root)
+test-released: ## tests of sidecars and meshes with the programs of a release (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools nftables iproute2 iptables curl openssl
+	@$(RUST)
+	$(PROGRAMS)
+	scripts/test-released.sh
+
+test-smoke: ## tests inside crates of armv7 (32 bits) and riscv64, and stories with programs of their releases, under qemu (root)
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl qemu-user-static $(call cross,armv7 riscv64)
 	@$(RUST)
 	$(PROGRAMS)

@@ -49,12 +49,14 @@ cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"
 # Build scripts and derive macros are compiled once for both; cargo takes another kind of link-time optimisation for
 # another library.
 [[ ! $images ]] || cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni
-# The controller and the command are small rather than fast: instructions that functions have in common become a
-# function. LLVM does so by itself on arm64 alone, and once.
-small=small
+# The controller and the command are small rather than fast: instructions that functions have in common become a function.
+# LLVM does so by itself on arm64 alone, and once. On armv7 it makes wrong code of that (LLVM 22: a controller that ends as soon as it
+# opens its store), and on riscv64 it does nothing.
+small=small common=never
 [[ $PROFILE == release ]] || small=$PROFILE
+case $arch in amd64 | arm64) common=always ;; esac
 cargo rustc --profile "$small" --locked --target "$target" --package tulle-cli --bin tulle -- \
-    -Cllvm-args=-enable-machine-outliner=always
+    "-Cllvm-args=-enable-machine-outliner=$common"
 [[ ! $packages ]] || cargo build --profile "$small" --locked --target "$target" --package tulle-envoy
 # Beside `tulle-proxy`, where it looks for it.
 case $PROFILE in

@@ -5,11 +5,11 @@
 #
 #   scripts/test-foreign.sh arm64                        every test
 #   scripts/test-foreign.sh arm64 --only proxy::smoke    options of `scripts/suite test`; several `--only` are one or another
-#   scripts/test-foreign.sh armv7 smoke                  tests inside crates, and a few stories of sidecars and meshes
+#   scripts/test-foreign.sh armv7 smoke                  tests inside crates, and a few stories with the programs of a release
 #   BUILD=1 scripts/test-foreign.sh riscv64              builds, and runs nothing
 #
 # Tests that cannot pass so are in tests/foreign/ARCH.txt, each with its reason; one of those that passes fails the run, and so does
-# any other that fails. All programs are static, as in releases.
+# any other that fails. All programs are static.
 #
 # As root: tests start `tulle`, which starts `tulle-proxy`, so the kernel has to know who runs programs of that architecture
 # (scripts/binfmt.sh).
@@ -56,5 +56,9 @@ suite=(scripts/binfmt.sh "$arch" python3 -B scripts/suite test --expected "tests
 only=()
 [[ ! $smoke ]] || for story in "${stories[@]}"; do only+=(--only "$story"); done
 CARGO_TARGET_DIR=$foreign "${suite[@]}" -- "${crates[@]}" "${kinds[@]}" --target $target || failed=1
-TULLE_TEST_PROGRAMS=$foreign/$target/debug "${suite[@]}" "${only[@]}" --below tests/local/ -- --workspace || failed=1
+if [[ $smoke ]]; then
+    scripts/test-released.sh "$arch" "${only[@]}" "$@" || failed=1
+else
+    TULLE_TEST_PROGRAMS=$foreign/$target/debug "${suite[@]}" --below tests/local/ -- --workspace || failed=1
+fi
 [[ ! $failed ]]
