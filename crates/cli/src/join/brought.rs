@@ -10,10 +10,8 @@ use crate::client::{Objects, is_away};
 use crate::failure::{OrFail, Result};
 use crate::new_file::write_durably;
 use crate::output::progress;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -203,22 +201,22 @@ impl Brought {
 async fn turn(brought: &Path) -> std::result::Result<File, Status> {
     let path = brought.with_extension("lock");
     let what = |e: std::io::Error| Status::internal(format!("cannot lock {}: {e}", path.display()));
-    let mut options = OpenOptions::new();
+    let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(&path).map_err(what)?;
     let until = Instant::now() + TURN;
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(LOOK).await,
-            Err(Errno::WOULDBLOCK) => {
+            Err(TryLockError::Error(e)) => return Err(what(e)),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => sleep(LOOK).await,
+            Err(TryLockError::WouldBlock) => {
                 return Err(Status::aborted(format!(
                     "another process has been bringing workloads of this host for {} s: {} is locked",
                     TURN.as_secs(),
                     path.display()
                 )));
             }
-            Err(e) => return Err(what(e.into())),
         }
     }
 }
