@@ -64,7 +64,7 @@ CI_TIER := lint test console-short test-kube conformance-short gate
 LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-released test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test test-kube test-kube-all test-skew test-arm64 test-released test-smoke test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-arm64 test-released test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -96,7 +96,8 @@ build: ## tulle, tulle-proxy, tulle-cni, tulle-envoy, tulle-bench and bookinfo i
 	$(TOOLS)
 	@touch $(BUILT)
 
-test: ## the whole test suite of one host (as root also network namespaces)
+# Other people's programs in the tests of one host.
+test-needs:
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES) \
 		$(RELEASE_PACKAGES) busybox-static
 	@$(RUST)
@@ -104,6 +105,8 @@ test: ## the whole test suite of one host (as root also network namespaces)
 	@if command -v go >/dev/null || [ -x /usr/local/go/bin/go ]; then \
 	scripts/fetch-fortio.sh >/dev/null && scripts/fetch-otel-collector.sh >/dev/null && scripts/fetch-cel-spec.sh >/dev/null; \
 	else echo "note: tests with Fortio, with the OpenTelemetry collector and of CEL's specification are skipped: these need Go"; fi
+
+test: test-needs ## the whole test suite of one host (as root also network namespaces)
 	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
 	$(PROGRAMS) && $(PROXY) && wait $$oha
@@ -119,21 +122,18 @@ test-skew: ## programs of the version before and today's in one mesh on this hos
 	$(PROGRAMS)
 	PREVIOUS_PROGRAMS="$$(tests/kube/previous.sh all)" cargo test --workspace --locked --test mesh skew
 
-test-arm64: ## every test with programs of arm64, under qemu (root; hours)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl qemu-user-static $(call cross,arm64)
-	@$(RUST)
+test-arm64: test-needs ## every test with programs of arm64, under qemu (root; hours)
+	@$(PACKAGES) qemu-user-static $(call cross,arm64)
 	$(PROGRAMS)
 	scripts/test-foreign.sh arm64
 
-test-released: ## tests of sidecars and meshes with the programs of a release (root)
-	@$(PACKAGES) $(BUILD_PACKAGES) musl-tools nftables iproute2 iptables curl openssl
-	@$(RUST)
+test-released: test-needs ## tests of sidecars and meshes with the programs of a release (root)
+	@$(PACKAGES) musl-tools
 	$(PROGRAMS)
 	scripts/test-released.sh
 
-test-smoke: ## tests inside crates of armv7 (32 bits) and riscv64, and stories with programs of their releases, under qemu (root)
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 iptables curl openssl qemu-user-static $(call cross,armv7 riscv64)
-	@$(RUST)
+test-smoke: test-needs ## tests inside crates of armv7 (32 bits) and riscv64, and stories with programs of their releases, under qemu (root)
+	@$(PACKAGES) qemu-user-static $(call cross,armv7 riscv64)
 	$(PROGRAMS)
 	scripts/test-foreign.sh armv7 smoke
 	scripts/test-foreign.sh riscv64 smoke

@@ -18,14 +18,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-case $(uname -m) in
-x86_64) own=amd64 ;;
-aarch64) own=arm64 ;;
-*)
-    echo "error: images are made on x86_64 and aarch64; this machine is $(uname -m)" >&2
+own=$(scripts/target.sh --own)
+if [[ $own != amd64 && $own != arm64 ]]; then
+    echo "error: images are made on x86_64 and aarch64; this machine is $own" >&2
     exit 1
-    ;;
-esac
+fi
 : "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}" "${FOR:=images}"
 read -ra architectures <<<"$ARCH"
 for arch in "${architectures[@]}"; do

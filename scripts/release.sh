@@ -21,7 +21,7 @@ umask 022
 : "${ARCH:=amd64 arm64 armv7 riscv64}" "${PROFILE:=release}" "${REGISTRY:=localhost}" "${OUTPUT:=build/release}" "${KEY:=}"
 : "${PROGRAMS:=}" "${PAGES:=}" "${DOCS:=build/docs}" "${MAINTAINER:=Tulle developers <developers@tulle.invalid>}"
 read -ra architectures <<<"$ARCH"
-own=$(uname -m | sed 's/^x86_64$/amd64/; s/^aarch64$/arm64/')
+own=$(scripts/target.sh --own)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 release=(python3 -B scripts/release)
 

@@ -5,23 +5,24 @@
 #
 #   eval "$(scripts/target.sh arm64)"
 #   scripts/target.sh --name arm64           prints Rust's name of it, and asks for nothing
+#   scripts/target.sh --own                  prints this machine's architecture; as the kernel calls it, if there are no programs for it
 #
 # amd64 and arm64 have musl. armv7 and riscv64 have glibc, linked in: the engine of plugins has no bindings for them with musl, nor
 # has Debian 12 a musl of riscv64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+own=$(uname -m | sed 's/^x86_64$/amd64/; s/^aarch64$/arm64/')
+if [[ ${1:-} == --own ]]; then
+    echo "$own"
+    exit
+fi
 only_name=
 if [[ ${1:-} == --name ]]; then
     only_name=1
     shift
 fi
 arch=${1:-}
-case $(uname -m) in
-x86_64) own=amd64 ;;
-aarch64) own=arm64 ;;
-*) own= ;;
-esac
 flags= root=
 case $arch in
 amd64) target=x86_64-unknown-linux-musl gnu=x86_64-linux-gnu ;;

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-own=$(uname -m | sed 's/^x86_64$/amd64/; s/^aarch64$/arm64/')
+own=$(scripts/target.sh --own)
 arch=$own how=() listed=()
 if [[ ${1:-} && $1 != -* ]]; then
     arch=$1

@@ -80,7 +80,7 @@ class Release(unittest.TestCase):
             for program in ("tulle", "tulle-proxy", "tulle-envoy"):
                 (programs / program).write_text(f"#!/bin/sh\necho {program} of the release\n")
                 (programs / program).chmod(0o755)
-            for page in ("tulle", "tulle-up", "tulle-proxy"):
+            for page in ("tulle", "tulle-up", "tulle-proxy", "tulle-envoy"):
                 (pages / f"man1/{page}.1").write_text(f'.TH {page} 1\n.SH NAME\n{page} \\- a page\n')
             for name in ("tulle.bash", "tulle.fish", "_tulle"):
                 (pages / "completions" / name).write_text(f"# {name}\n")
@@ -577,7 +577,7 @@ class Pages(unittest.TestCase):
                     self.assertIn(f"tulle-{command}", pages)
             if not shutil.which("man"):
                 self.skipTest("there is no man to read them with")
-            for page in ("tulle", "tulle-up", "tulle-proxy"):
+            for page in ("tulle", "tulle-up", "tulle-proxy", "tulle-envoy"):
                 read = run("man", "--warnings", "--local-file", Path(directory, f"man1/{page}.1"),
                            env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8"})
                 self.assertEqual((read.returncode, read.stderr), (0, ""))

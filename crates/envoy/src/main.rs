@@ -11,17 +11,7 @@ use std::process::ExitCode;
 use tulle_envoy::agent::{self, AgentError};
 use tulle_proxy::run::StartError;
 
-const HELP: &str = "\
-Runs one Envoy in the place of a sidecar: enrols it, translates what the controller tells it, reports for it.
-`tulle up --data-plane envoy` starts this program; nobody needs to by hand.
-
-Usage: tulle-envoy --config FILE --envoy PROGRAM
-
-  --config FILE      the sidecar's file, the same as tulle-proxy's
-  --envoy PROGRAM    Envoy
-  -h, --help         this text
-  -V, --version      the version
-";
+const HELP: &str = include_str!("help.txt");
 
 enum Task {
     Run { config: PathBuf, envoy: PathBuf },

@@ -1,5 +1,5 @@
-//! `tulle-man DIRECTORY`: writes man pages of `tulle`, its commands and `tulle-proxy` to `DIRECTORY/man1`, and completions of
-//! `tulle` to `DIRECTORY/completions`.
+//! `tulle-man DIRECTORY`: writes man pages of `tulle`, its commands, `tulle-proxy` and `tulle-envoy` to `DIRECTORY/man1`, and
+//! completions of `tulle` to `DIRECTORY/completions`.
 //!
 //! A release is also made for architectures whose programs do not run on the machine that makes it, so these files are made of
 //! the sources of the command line, not by a program of the release. They are in no program because `tulle` has a budget.
@@ -33,8 +33,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
 
-/// Text of `tulle-proxy --help`.
-const PROXY: &str = include_str!("../../proxy/src/help.txt");
+/// Programs beside `tulle`, and the text of their `--help`.
+const OTHERS: [(&str, &str); 2] = [
+    ("tulle-proxy", include_str!("../../proxy/src/help.txt")),
+    ("tulle-envoy", include_str!("../../envoy/src/help.txt")),
+];
 
 fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);
@@ -69,7 +72,7 @@ fn write(directory: &Path) -> io::Result<()> {
     }
     let version = env!("CARGO_PKG_VERSION");
     let mut every = pages::of_command(Cli::command(), version)?;
-    every.push(pages::of_help("tulle-proxy", PROXY, version));
+    every.extend(OTHERS.map(|(name, help)| pages::of_help(name, help, version)));
     for page in every {
         fs::write(man.join(format!("{}.1", page.name)), page.text)?;
     }

@@ -111,7 +111,7 @@ fn verbatim<'a>(lines: impl Iterator<Item = &'a str>, roff: &mut Roff) {
     roff.control("fi", []);
 }
 
-/// A page of the text that `--help` prints: a sentence, `Usage:` and `Options:`.
+/// A page of the text that `--help` prints: a sentence, `Usage:`, what else there is to say, and `Options:`.
 pub(crate) fn of_help(name: &str, help: &str, version: &str) -> Page {
     let mut parts = help.split("\n\n");
     let about = parts.next().unwrap_or_default();
@@ -132,6 +132,9 @@ pub(crate) fn of_help(name: &str, help: &str, version: &str) -> Page {
                 roff.text([bold(option)]);
                 roff.text([roman(does.trim_start())]);
             }
+        } else {
+            roff.control("SH", ["DESCRIPTION"]);
+            roff.text([roman(part)]);
         }
     }
     roff.control("SH", ["SEE ALSO"]);

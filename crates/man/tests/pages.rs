@@ -47,25 +47,31 @@ fn each_command_has_a_page_with_its_options_and_examples() {
 }
 
 #[test]
-fn the_proxys_page_has_every_option_of_its_help() {
+fn other_programs_have_pages_with_every_option_of_their_help() {
     let place = written();
-    let proxy = page(place.path(), "tulle-proxy.1");
-    let help = include_str!("../../proxy/src/help.txt");
-    let options = help
-        .split_whitespace()
-        .filter(|word| word.starts_with("--"));
-    let mut seen = 0;
-    for option in options {
-        assert!(
-            proxy.contains(&option.replace('-', "\\-")),
-            "{option}: {proxy}"
-        );
-        seen += 1;
+    for (name, help, options) in [
+        (
+            "tulle-proxy.1",
+            include_str!("../../proxy/src/help.txt"),
+            13,
+        ),
+        ("tulle-envoy.1", include_str!("../../envoy/src/help.txt"), 7),
+    ] {
+        let page = page(place.path(), name);
+        let words = help.split_whitespace();
+        let seen: Vec<_> = words.filter(|word| word.starts_with("--")).collect();
+        assert_eq!(seen.len(), options, "{seen:?}");
+        for option in seen {
+            let escaped = option.replace('-', "\\-");
+            assert!(page.contains(&escaped), "{option}: {page}");
+        }
+        let described = "\n.TP\n\\fB\\-\\-config FILE\\fR\nRead identity";
+        assert!(page.contains(described), "{page}");
     }
-    assert!(seen > 10);
+    let envoy = page(place.path(), "tulle-envoy.1");
     assert!(
-        proxy.contains("\n.TP\n\\fB\\-\\-config FILE\\fR\nRead identity"),
-        "{proxy}"
+        envoy.contains("\n.SH DESCRIPTION\n`tulle up \\-\\-data\\-plane envoy`"),
+        "{envoy}"
     );
 }
 

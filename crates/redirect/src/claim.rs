@@ -1,7 +1,6 @@
 //! Keeps meshes that start at the same time from choosing the same network. The choice depends on
 //! the host's routes, and another mesh's route exists only once its link does.
 
-use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -26,7 +25,7 @@ impl Claim {
             return Self { _namespace: None };
         };
         let until = Instant::now() + PATIENCE;
-        while flock(&namespace, FlockOperation::NonBlockingLockExclusive).is_err() {
+        while namespace.try_lock().is_err() {
             if Instant::now() >= until {
                 return Self { _namespace: None };
             }

@@ -273,29 +273,26 @@ pub(super) async fn bring_again(client: Objects, news: News, mut brought: Brough
 }
 
 /// Takes this host's workloads along; whether the controller knows that.
-pub(super) async fn leave(mut client: Objects, file: PathBuf) -> bool {
+pub(super) async fn leave(client: Objects, file: PathBuf) -> bool {
+    let left = take_along(client, file).await;
+    if let Err(failure) = &left {
+        tracing::warn!("{failure}");
+    }
+    left.is_ok()
+}
+
+async fn take_along(mut client: Objects, file: PathBuf) -> Result<()> {
     // Workloads that are being brought are there after that, and go, too.
     let turn = turn(&file).await;
-    let brought = turn.or_fail(|| "cannot take this host's workloads along".to_owned());
-    let brought = brought.and_then(|turn| Ok((Brought::read(file)?, turn)));
-    let (mut brought, _turn) = match brought {
-        Ok(found) => found,
-        Err(failure) => {
-            tracing::warn!("{failure}");
-            return false;
-        }
-    };
+    let _turn = turn.or_fail(|| "cannot take this host's workloads along".to_owned())?;
+    let mut brought = Brought::read(file)?;
     let objects: Vec<String> = brought.hashes.keys().cloned().collect();
     for object in objects {
-        match remove(&mut client, &object).await {
-            Ok(_) => brought.forget(&object),
-            Err(status) => {
-                tracing::warn!(%status, "the controller keeps this host's workloads");
-                return false;
-            }
-        }
+        let removed = remove(&mut client, &object).await;
+        removed.or_fail(|| "the controller keeps this host's workloads".to_owned())?;
+        brought.forget(&object);
     }
-    true
+    Ok(())
 }
 
 /// Says which of the known objects the controller no longer has.

@@ -6,9 +6,7 @@
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
@@ -37,10 +35,10 @@ impl Lock {
             .or_fail(what)?;
         let until = Instant::now() + GIVEN_BACK;
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) => break,
-                Err(Errno::WOULDBLOCK) => {}
-                Err(e) => return Err(e).or_fail(what),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(e)) => return Err(e).or_fail(what),
             }
             let holder = read(&mut file);
             if holder.is_some_and(ProcessId::is_alive) || Instant::now() >= until {
@@ -59,7 +57,7 @@ impl Lock {
     /// Returns the process that holds the lock now.
     pub(crate) fn holder(paths: &Paths) -> Option<ProcessId> {
         let mut file = File::open(paths.lock()).ok()?;
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
+        match file.try_lock_shared() {
             // Nobody; closing the file gives it back.
             Ok(()) => None,
             Err(_) => read(&mut file),
