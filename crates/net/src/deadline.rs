@@ -10,7 +10,7 @@ use crate::clock;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 const NEVER: u64 = u64::MAX;
@@ -24,14 +24,11 @@ struct Slot {
 
 /// All deadlines of a worker.
 pub struct Deadlines {
-    /// The same moment by both clocks.
-    origin: Instant,
-    coarse_origin: Duration,
     /// How late a coarse clock may be, in milliseconds, rounded up.
     tick: u64,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<usize>>,
-    /// The time at which the sweeper wakes up, in milliseconds since `origin`.
+    /// The time at which the sweeper wakes up, in milliseconds of the monotonic clock.
     next: Cell<u64>,
     earlier: Notify,
 }
@@ -40,19 +37,12 @@ impl Deadlines {
     /// An empty set.
     pub fn new() -> Rc<Self> {
         Rc::new(Self {
-            origin: Instant::now(),
-            coarse_origin: clock::monotonic(),
             tick: millis(clock::tick()) + 1,
             slots: RefCell::new(Vec::new()),
             free: RefCell::new(Vec::new()),
             next: Cell::new(NEVER),
             earlier: Notify::new(),
         })
-    }
-
-    /// In milliseconds since `origin`, at most a tick late.
-    fn coarse_now(&self) -> u64 {
-        millis(clock::monotonic().saturating_sub(self.coarse_origin))
     }
 
     /// A slot for one task.
@@ -87,9 +77,9 @@ impl Deadlines {
                 self.earlier.notified().await;
                 continue;
             }
-            let at = self.origin + Duration::from_millis(next);
+            let left = Duration::from_millis(next).saturating_sub(clock::precise());
             tokio::select! {
-                () = tokio::time::sleep_until(at.into()) => {}
+                () = tokio::time::sleep(left) => {}
                 () = self.earlier.notified() => {}
             }
         }
@@ -106,7 +96,7 @@ impl Deadlines {
 
     /// Wakes what is due and returns the next deadline.
     fn wake_due(&self) -> u64 {
-        let now = millis(self.origin.elapsed());
+        let now = millis(clock::precise());
         let mut next = NEVER;
         for slot in self.slots.borrow_mut().iter_mut() {
             if slot.at <= now {
@@ -120,6 +110,11 @@ impl Deadlines {
         }
         next
     }
+}
+
+/// In milliseconds, at most a tick late.
+fn coarse_now() -> u64 {
+    millis(clock::monotonic())
 }
 
 fn millis(time: Duration) -> u64 {
@@ -137,7 +132,7 @@ impl Deadline {
     #[inline]
     pub fn arm(&self, after: Duration) {
         let after = millis(after).max(1).saturating_add(self.owner.tick);
-        let at = self.owner.coarse_now().saturating_add(after).min(NEVER - 1);
+        let at = coarse_now().saturating_add(after).min(NEVER - 1);
         self.owner.slots.borrow_mut()[self.key].at = at;
         if at < self.owner.next.get() {
             self.owner.next.set(at);
@@ -153,7 +148,7 @@ impl Deadline {
     /// Time left, at most a tick too long; none without a deadline.
     pub fn left(&self) -> Option<Duration> {
         let at = self.owner.slots.borrow()[self.key].at;
-        let left = at.saturating_sub(self.owner.coarse_now());
+        let left = at.saturating_sub(coarse_now());
         (at != NEVER).then(|| Duration::from_millis(left))
     }
 
@@ -191,6 +186,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use std::task::Poll;
+    use std::time::Instant;
 
     fn run<F: Future>(f: F) -> F::Output {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -224,6 +220,21 @@ mod tests {
             short.arm(Duration::from_millis(5));
             expire(&short).await;
             assert!(!poll_fn(|cx| Poll::Ready(long.poll_expired(cx))).await);
+        });
+    }
+
+    #[test]
+    fn none_is_early() {
+        run(async {
+            let deadlines = Deadlines::new();
+            tokio::task::spawn_local(deadlines.clone().sweep());
+            let deadline = deadlines.register();
+            for ms in 1..20 {
+                let (start, after) = (Instant::now(), Duration::from_millis(ms));
+                deadline.arm(after);
+                expire(&deadline).await;
+                assert!(start.elapsed() >= after, "{ms} ms");
+            }
         });
     }
 

@@ -1,6 +1,7 @@
 //! An engine that is dropped, because its plugin changed or did what it may not, leaves nothing behind. Alone in its process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::time::Duration;
 use tulle_script::{Head, Hook, Program, ScriptEngine, ScriptLimits, Subject};
 
 const SOURCE: &str = "
@@ -20,7 +21,11 @@ fn resident() -> u64 {
 
 fn live() {
     let program = Program::read("a.js", SOURCE).unwrap();
-    let engine = ScriptEngine::start(&program, "{}", &ScriptLimits::default()).unwrap();
+    let limits = ScriptLimits {
+        cpu: Duration::from_millis(200),
+        ..ScriptLimits::default()
+    };
+    let engine = ScriptEngine::start(&program, "{}", &limits).unwrap();
     let call = engine
         .begin(Subject::new(Head::request("GET", "/", "a")))
         .unwrap();

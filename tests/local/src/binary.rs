@@ -123,7 +123,7 @@ fn fresh(program: &Program) -> PathBuf {
 }
 
 /// Whether the programs are of another architecture than this one, so that qemu runs them.
-pub(crate) fn is_emulated() -> bool {
+pub fn is_emulated() -> bool {
     // 32 or 64 bits, and the machine.
     let kind = |path: &Path| {
         let mut head = [0; 20];

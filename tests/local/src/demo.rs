@@ -2,8 +2,9 @@
 //! with the manifests of `demo/`, in a directory, a network and on an ingress port of its own.
 //! It is taken down with the value, also when a test panics.
 
-use crate::binary::is_emulated;
-use crate::{Capture, Client, Message, eventually, free_port, interruptible, repository};
+use crate::{
+    Capture, Client, Message, eventually, free_port, interruptible, is_emulated, repository,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;

@@ -33,7 +33,7 @@ mod waits;
 mod yard;
 
 pub use alone::{Alone, alone, full_sockets};
-pub use binary::{program, proxy_binary, release_binary, repository};
+pub use binary::{is_emulated, program, proxy_binary, release_binary, repository};
 pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
 pub use collector::{Collector, Taken, said};

@@ -1,6 +1,6 @@
 //! The plugins of `demo/plugins`, each on real traffic.
 
-use crate::plugins::{introspection, pair, rules};
+use crate::plugins::{introspection, pair, plugin, rules};
 use crate::routing::{edge, rule};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -12,7 +12,9 @@ use tests_local::{CLIENT, Client, Message, Pair, Server, get, ok, pause, post, r
 fn example(name: &str, config: &Value) -> Value {
     let file = repository().join("demo/plugins").join(format!("{name}.js"));
     let source = std::fs::read_to_string(file).unwrap();
-    json!({ "name": "p", "source": source, "config": config.to_string() })
+    let mut own = plugin(&source);
+    own["config"] = config.to_string().into();
+    own
 }
 
 /// A server that answers with this type and body.
