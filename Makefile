@@ -43,7 +43,7 @@ TOOLS := $(if $(filter off,$(LTO)),$(QUICKLY),CARGO_PROFILE_RELEASE_LTO=$(LTO)) 
 FIRST := $(QUICKLY) cargo build --release --locked --package tulle-proxy --package tulle-cli --package bookinfo
 # Images are for this machine's architecture; ARCH="amd64 arm64" is a release. Others than this machine's, or several,
 # are static and compiled for that (scripts/build-images.sh); STATIC=1 makes this machine's so, too.
-OWN_ARCH := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
+OWN_ARCH := $(shell scripts/target.sh --own)
 ARCH ?= $(OWN_ARCH)
 REGISTRY ?= localhost
 PLUGINS ?= yes

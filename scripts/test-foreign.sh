@@ -41,9 +41,11 @@ if [[ $smoke ]]; then kinds=(--lib --bins); else kinds=(--bins --tests); fi
 CARGO_TARGET_DIR=$foreign cargo test --no-run --locked "${crates[@]}" "${kinds[@]}" --target $target
 CARGO_TARGET_DIR=$foreign cargo build --locked "${crates[@]}" --bins --target $target
 [[ -z ${BUILD:-} ]] || exit 0
-# Where tests look for it is beside target/, which holds no programs now.
-TULLE_ENVOY=$(scripts/fetch-envoy.sh)
-export TULLE_ENVOY
+# Programs look for Envoy beside their target directory, which is another one here. What `smoke` runs needs none.
+if [[ ! $smoke ]]; then
+    TULLE_ENVOY=$(scripts/fetch-envoy.sh)
+    export TULLE_ENVOY
+fi
 
 failed=
 # Two hundred power cuts take qemu ten minutes.
@@ -51,11 +53,11 @@ suite=(scripts/binfmt.sh "$arch" python3 -B scripts/suite test --limit 1800 --ex
 only=()
 [[ ! $smoke ]] || for story in "${stories[@]}"; do only+=(--only "$story"); done
 CARGO_TARGET_DIR=$foreign "${suite[@]}" -- "${crates[@]}" "${kinds[@]}" --target $target || failed=1
+# With the pages of arm64 this machine's programs would be built anew.
+unset JEMALLOC_SYS_WITH_LG_PAGE
 if [[ $smoke ]]; then
     scripts/test-released.sh "$arch" "${only[@]}" "$@" || failed=1
 else
-    # With the pages of arm64 this machine's programs would be built anew.
-    unset JEMALLOC_SYS_WITH_LG_PAGE
     TULLE_TEST_PROGRAMS=$foreign/$target/debug "${suite[@]}" --below tests/local/ -- --workspace || failed=1
 fi
 [[ ! $failed ]]

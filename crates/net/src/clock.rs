@@ -18,7 +18,7 @@ pub fn monotonic() -> Duration {
     since_zero(clock_gettime(ClockId::MonotonicCoarse))
 }
 
-/// Since the same moment, and never late: of what is waited for.
+/// Since the same moment, to the nanosecond. Costs more.
 pub fn precise() -> Duration {
     since_zero(clock_gettime(ClockId::Monotonic))
 }
