@@ -190,7 +190,7 @@ fn a_killed_supervisor_leaves_nothing_either() {
     mesh.write("mesh.yaml", &format!("{MESH}---\n{WORKLOAD}"));
     // The stand-in is no proxy, so the workload never gets ready.
     // It must have begun, to know what it waits for.
-    let answer = mesh.tulle(&[UP, &["--detach", "--timeout", "8s", "mesh.yaml"]].concat());
+    let answer = mesh.tulle(&[UP, &["--detach", "--timeout", "20s", "mesh.yaml"]].concat());
     assert_eq!(answer.code, 1, "{answer:?}");
     assert!(answer.err.contains("workload b"), "{answer:?}");
     let run = mesh.run_directory();

@@ -15,9 +15,11 @@ pub(crate) fn anonymous(pid: u32) -> u64 {
     of_emulated(pid, "Anonymous:").unwrap_or_else(|| status(pid, "RssAnon:"))
 }
 
-/// Most resident memory so far, in bytes; with that of qemu, if that runs the process.
+/// Most resident memory so far, in bytes. What qemu has now, if that runs the process, is taken for what it had then.
 pub(crate) fn peak(pid: u32) -> u64 {
-    status(pid, "VmHWM:")
+    let of_qemu =
+        of_emulated(pid, "Rss:").map_or(0, |own| status(pid, "VmRSS:").saturating_sub(own));
+    status(pid, "VmHWM:").saturating_sub(of_qemu)
 }
 
 fn status(pid: u32, field: &str) -> u64 {

@@ -14,7 +14,7 @@ use crate::programs::Program;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -44,13 +44,13 @@ pub(crate) struct Plan {
     pub(crate) claim: Cell<Option<Claim>>,
     /// Where the controller listens; none on a host that joined.
     pub(crate) listen: Option<SocketAddr>,
-    /// Holds the controller's port, if `plan` chose it.
+    /// Holds the controller's port, unless the operator named it.
     pub(crate) _reserved: Option<Reserved>,
     /// Where the console answers, if it does.
     pub(crate) console: Option<SocketAddr>,
     /// Sessions of the console may change the mesh.
     pub(crate) console_actions: bool,
-    /// Holds its port, if `plan` chose it.
+    /// Holds its port, unless the operator named it.
     pub(crate) _console_reserved: Option<Reserved>,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
@@ -147,8 +147,8 @@ pub(crate) fn mode_note(up: &MeshOptions) -> Option<String> {
 /// nobody can have it.
 fn default_address(host: IpAddr) -> Result<(SocketAddr, Option<Reserved>)> {
     let default = SocketAddr::new(host, PORT);
-    match TcpListener::bind(default) {
-        Ok(_) => Ok((default, None)),
+    match Reserved::bind_again(default) {
+        Ok(reserved) => Ok((default, Some(reserved))),
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => Ok((default, None)),
         Err(_) => chosen(host),
     }
@@ -170,8 +170,10 @@ fn console_address(up: &MeshOptions) -> Result<(Option<SocketAddr>, Option<Reser
             ports::free(address)?;
             (address, None)
         }
-        None if ports::free(default).is_ok() => (default, None),
-        None => chosen(LOCALHOST)?,
+        None => match Reserved::bind_again(default) {
+            Ok(reserved) => (default, Some(reserved)),
+            Err(_) => chosen(LOCALHOST)?,
+        },
     };
     Ok((Some(address), reserved))
 }

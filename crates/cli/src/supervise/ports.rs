@@ -7,12 +7,12 @@ use crate::failure::{Failure, Result};
 use crate::port_range::PortRange;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use tulle_model::manifest::{GatewaySpec, Object};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -67,49 +67,39 @@ pub(crate) struct Reserved {
     /// Bound, and never listening: who binds with `SO_REUSEADDR`, as Tulle's programs and Envoy do,
     /// may listen there all the same. The kernel gives the port to nobody by itself.
     _socket: OwnedFd,
-}
-
-/// Addresses that this process has reserved.
-static RESERVED: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
-
-fn reserved() -> MutexGuard<'static, BTreeSet<SocketAddr>> {
-    RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        reserved().remove(&self.address);
-    }
+    /// Says so to other meshes of this network namespace: a bound port that is to be shared with a child looks free to them.
+    _claim: UnixDatagram,
 }
 
 impl Reserved {
-    /// Reserves one address.
+    /// Reserves an address that nobody has bound.
     pub(super) fn bind(address: SocketAddr) -> std::io::Result<Self> {
-        let socket = Self::socket(address)?;
-        // Bind before SO_REUSEADDR is set: with it, the port would be shared with another's reservation.
-        bind(&socket, &address)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        Ok(Self::new(address, socket))
+        Self::reserve(address, false)
     }
 
-    /// Reserves an address on which connections have just ended, which the kernel remembers for a minute. Nobody may listen
-    /// there, and nothing of this process has reserved it; that another process has, and does not listen yet, would not be seen.
-    fn bind_again(address: SocketAddr) -> std::io::Result<Self> {
-        if reserved().contains(&address) {
-            return Err(ErrorKind::AddrInUse.into());
-        }
-        let socket = Self::socket(address)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        bind(&socket, &address)?;
-        Ok(Self::new(address, socket))
+    /// Reserves an address even where connections have just ended, which the kernel remembers for a minute. Nobody may listen
+    /// there or have reserved it.
+    pub(super) fn bind_again(address: SocketAddr) -> std::io::Result<Self> {
+        Self::reserve(address, true)
     }
 
-    fn new(address: SocketAddr, socket: OwnedFd) -> Self {
-        reserved().insert(address);
-        Self {
+    fn reserve(address: SocketAddr, again: bool) -> std::io::Result<Self> {
+        let claim = Self::claim(address)?;
+        let socket = Self::socket(address)?;
+        sockopt::set_socket_reuseaddr(&socket, again)?;
+        bind(&socket, &address)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        Ok(Self {
             address,
             _socket: socket,
-        }
+            _claim: claim,
+        })
+    }
+
+    /// A name in the abstract namespace, which belongs to the network namespace as ports do and goes with its process.
+    fn claim(address: SocketAddr) -> std::io::Result<UnixDatagram> {
+        let name = format!("tulle reserves {address}");
+        UnixDatagram::bind_addr(&UnixAddress::from_abstract_name(name)?)
     }
 
     fn socket(address: SocketAddr) -> std::io::Result<OwnedFd> {
@@ -160,7 +150,7 @@ impl Pool {
         let offset = port.checked_sub(self.first)?;
         let address = SocketAddr::new(ip, port);
         let taken = (offset < self.count).then(|| match needed {
-            true => Reserved::bind(address).or_else(|_| Reserved::bind_again(address)),
+            true => Reserved::bind_again(address),
             false => Reserved::bind(address),
         });
         taken?.ok()
@@ -283,6 +273,7 @@ pub(crate) fn addresses(spec: &GatewaySpec) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use std::net::Ipv6Addr;
     use tulle_model::manifest::{GatewayAddress, ListenerSpec};
 
@@ -349,6 +340,33 @@ mod tests {
             assert!(TcpListener::bind(ours.address()).is_err());
             drop((child, ours));
         }
+    }
+
+    #[test]
+    fn what_another_process_has_reserved_is_not_taken_again_before_it_is_listened_on() {
+        const VARIABLE: &str = "TULLE_TEST_RESERVED";
+        const TEST: &str =
+            "what_another_process_has_reserved_is_not_taken_again_before_it_is_listened_on";
+        let take_again = |address| Reserved::bind_again(address).is_ok();
+        if let Ok(address) = std::env::var(VARIABLE) {
+            // The same test, as another mesh.
+            assert!(
+                !take_again(address.parse().unwrap()),
+                "{address} is reserved"
+            );
+            return;
+        }
+        let reserved = Pool::new().take(LOCALHOST).unwrap();
+        let other = std::process::Command::new(std::env::current_exe().unwrap())
+            .arg(TEST)
+            .env(VARIABLE, reserved.address().to_string())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&other.stdout);
+        assert!(
+            other.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
     }
 
     #[tokio::test]
