@@ -9,8 +9,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    let charts = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
-    let charts = charts.join("../../deploy/charts");
+    // Relative: where checkouts share a target directory, a name of one of them would make each build the crate anew.
+    let charts = Path::new("../../deploy/charts");
     let kinds = charts.join("tulle-crds/templates");
     let schema = charts.join("tulle/values.schema.json");
     for path in [&kinds, &schema] {

@@ -11,7 +11,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 /// Programs run, and nothing stands beside them.
-const ALONE: &[&str] = &["--data-plane", "none", "--detach", "--timeout", "20s"];
+const ALONE: &[&str] = &["--data-plane", "none", "--detach", "--timeout", "60s"];
 
 fn workload(name: &str, spec: &str) -> String {
     format!(

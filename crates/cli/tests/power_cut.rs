@@ -20,6 +20,8 @@ use tulle_proxy::control::dial::{self, Stream};
 
 /// In all.
 const KILLS: u32 = 200;
+/// Batches within whose time a controller is killed.
+const SOME: u64 = 6;
 /// They wait for the disk and for processes, so several may.
 const SIDE_BY_SIDE: u32 = 4;
 
@@ -85,14 +87,15 @@ fn target(name: &str, number: u64) -> Object {
     }
 }
 
-/// Applies batches until it is killed. Returns the numbers of the last that was acknowledged and of the last
+/// Applies so many batches, one after the other, and keeps the numbers of the last that was acknowledged and of the last
 /// that was sent.
 async fn write(
     objects: &mut ObjectsClient<Channel>,
     acknowledged: &mut u64,
     sent: &mut u64,
+    batches: u64,
 ) -> Result<(), tonic::Status> {
-    loop {
+    for _ in 0..batches {
         *sent += 1;
         let request = ApplyRequest {
             objects: vec![target("first", *sent), target("second", *sent)],
@@ -101,6 +104,7 @@ async fn write(
         objects.apply(request).await?;
         *acknowledged = *sent;
     }
+    Ok(())
 }
 
 async fn numbers(objects: &mut ObjectsClient<Channel>) -> (u64, u64) {
@@ -125,6 +129,8 @@ async fn kill_again_and_again(kills: u32, seed: u64) -> u32 {
     let mut authority: Option<String> = None;
     let mut interrupted = 0;
     let mut dice = seed;
+    // Time of these on this machine.
+    let mut some = Duration::ZERO;
     for kill in 0..=kills {
         let mut controller = Controller::start(directory.path());
         let (mut objects, fingerprint) = controller.objects().await;
@@ -140,18 +146,24 @@ async fn kill_again_and_again(kills: u32, seed: u64) -> u32 {
             break;
         }
         (acknowledged, sent) = (first, first);
+        if kill == 0 {
+            let begun = Instant::now();
+            let written = write(&mut objects, &mut acknowledged, &mut sent, SOME).await;
+            written.unwrap();
+            some = begun.elapsed();
+        }
         // xorshift64: the moments differ within a run and are the same in the next.
         dice ^= dice << 13;
         dice ^= dice >> 7;
         dice ^= dice << 17;
-        let moment = Duration::from_micros(dice % 15_000);
-        let writing = write(&mut objects, &mut acknowledged, &mut sent);
+        let moment = some * u32::try_from(dice % 1000).unwrap() / 1000;
+        let writing = write(&mut objects, &mut acknowledged, &mut sent, u64::MAX);
         let ended = timeout(moment, writing).await;
         assert!(ended.is_err(), "it ended by itself: {ended:?}");
         interrupted += u32::from(sent > acknowledged);
         controller.child.kill().unwrap();
     }
-    assert!(acknowledged > 0, "nothing was ever written");
+    assert!(acknowledged > SOME, "nothing was written before a kill");
     interrupted
 }
 

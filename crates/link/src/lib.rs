@@ -2,20 +2,27 @@
 //! nothing that they run. Build scripts of theirs call it. Each option is tried with a small program first, because linkers and
 //! C libraries differ in what they know.
 
+#![allow(clippy::unwrap_used, reason = "the build fails")]
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// A script for the linker.
+const WITHOUT_TABLES: &str = include_str!("../small.ld");
+
 /// Tells cargo how to link the programs of the package whose build script this is.
 pub fn small() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/small.ld");
-    println!("cargo::rerun-if-changed={script}");
+    // No name of this checkout: where checkouts share a target directory, each would build all anew that this is for.
+    println!("cargo::rerun-if-changed=build.rs");
     // Other builds unwind, or are to be looked into: what cargo calls a release, and has debug information, is for a profiler.
     let release = variable("PROFILE") == "release" && variable("DEBUG") == "false";
     if !release || variable("CARGO_CFG_TARGET_OS") != "linux" {
         return;
     }
-    let script = format!("-Wl,--no-eh-frame-hdr,-T,{script}");
+    let script = PathBuf::from(variable("OUT_DIR")).join("small.ld");
+    std::fs::write(&script, WITHOUT_TABLES).unwrap();
+    let script = format!("-Wl,--no-eh-frame-hdr,-T,{}", script.display());
     let wishes = [
         // Rust's own linker, which it uses by itself where the C library is glibc: others do not know what follows.
         lld(),
