@@ -43,8 +43,8 @@ const IDLE_TIME: Duration = Duration::from_secs(60);
 const MAX_MUX: usize = 16;
 /// An endpoint that was unreachable is passed over for this time, if there is another.
 const DOWN_TIME: Duration = Duration::from_secs(1);
-/// A connection whose peer acknowledges nothing for this long is dead (the kernel's own default is
-/// about 15 minutes).
+/// A connection to another host whose peer acknowledges nothing for this long is dead (the kernel's own default is
+/// about 15 minutes). So is one whose peer has no room for what waits, however alive it is: a sidecar always reads.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Properties by which endpoints count as the same.
@@ -511,8 +511,11 @@ impl Upstream {
             tcp => tcp.map_err(failed)?,
         };
         socket::prepare(&tcp).map_err(failed)?;
-        // An error is not fatal: a dead peer is noticed later.
-        let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
+        // On this host the kernel says itself who is gone; an application may read nothing for as long as it likes.
+        if !self.key.own && !address.ip().is_loopback() {
+            // An error is not fatal: a dead peer is noticed later.
+            let _ = socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT));
+        }
         context.metrics.internal(|i| i.dialled += 1);
         Ok(tcp)
     }

@@ -50,6 +50,22 @@ fn ten_mebibytes_pass_unchanged_both_ways_at_once() {
     assert!(app.received()[0] == bytes);
 }
 
+/// It waits for a lock in a database, for instance, or is looked at in a debugger.
+#[test]
+fn a_server_that_reads_nothing_for_long_is_not_taken_for_dead() {
+    // More than all sockets and sidecars hold.
+    const BULK: usize = 64 * 1024 * 1024;
+    let app = Server::start(|mut connection| {
+        pause("bytes wait for it", Duration::from_secs(25));
+        assert!(connection.read_exact(BULK).unwrap() == pattern(BULK));
+        connection.send("done");
+    });
+    let pair = tcp(&app);
+    let mut client = pair.connect();
+    client.send(pattern(BULK));
+    assert_eq!(client.read_exact(4), b"done");
+}
+
 #[test]
 fn a_slow_reader_holds_the_sender_back_and_not_in_memory() {
     let app = Server::start(|mut connection| {
