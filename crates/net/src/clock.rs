@@ -13,7 +13,7 @@ fn since_zero(time: rustix::time::Timespec) -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Since some moment in the past; never goes back. At most one [`tick`] late.
+/// Since some moment in the past; never goes back. At most one [`tick`] late, if the kernel is in time.
 pub fn monotonic() -> Duration {
     since_zero(clock_gettime(ClockId::MonotonicCoarse))
 }
@@ -23,7 +23,7 @@ pub fn precise() -> Duration {
     since_zero(clock_gettime(ClockId::Monotonic))
 }
 
-/// The time of day, at most one [`tick`] late.
+/// The time of day, as late as [`monotonic`].
 pub fn time_of_day() -> SystemTime {
     SystemTime::UNIX_EPOCH + since_zero(clock_gettime(ClockId::RealtimeCoarse))
 }
