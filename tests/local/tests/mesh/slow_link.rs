@@ -11,12 +11,8 @@ use tests_local::{Crossed, can_redirect, eventually, note_wait, pause, signal};
 const IDLE_BYTES_A_SECOND: u64 = 25;
 /// A change of an endpoint that one sidecar of a host is interested in.
 const CHANGE_BYTES: u64 = 300;
-/// Packets of such a change.
-const CHANGE_PACKETS: u64 = 3;
-/// A TCP acknowledgement by itself, with the headers of IP and with timestamps.
-const ACKNOWLEDGEMENT: u64 = 52;
 /// So often at most it is looked how much that is.
-const TRIES: usize = 3;
+const TRIES: usize = 6;
 
 #[test]
 fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
@@ -85,13 +81,12 @@ fn an_idle_host_and_a_change_elsewhere_cost_few_bytes() {
     println!("idle for {seconds} s: {idle:?}");
     assert!(idle.bytes <= IDLE_BYTES_A_SECOND * seconds, "{idle:?}");
 
+    // Where a sidecar takes longer than 40 ms for its answer, as on a busy machine it may, the kernel acknowledges by itself.
     let mut changes = Vec::new();
     let is_little = (0..TRIES).any(|_| {
         let crossed = two_changes(&hosts);
         changes.push(crossed);
-        // Where a sidecar takes longer than 40 ms for its answer, as on a busy machine it may, the kernel acknowledges by itself.
-        let by_kernel = crossed.packets.saturating_sub(2 * CHANGE_PACKETS).min(2);
-        crossed.bytes <= 2 * CHANGE_BYTES + by_kernel * ACKNOWLEDGEMENT
+        crossed.bytes <= 2 * CHANGE_BYTES
     });
     println!("two changes of an endpoint: {changes:?}");
     assert!(is_little, "{changes:?}");
