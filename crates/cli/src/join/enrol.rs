@@ -296,20 +296,25 @@ impl Node {
                     if let Err(failure) = self.own.identity.write(&present.enrolled) {
                         tracing::warn!("{failure}");
                     }
-                    match (key, authority) {
+                    let adopted = match (key, authority) {
                         (Some(key), Some(given)) => {
-                            let adopted = self.own.certifier.adopt(key, given, &present.enrolled);
-                            if let Err(failure) = adopted {
-                                tracing::warn!("{failure}");
-                            }
+                            self.own.certifier.adopt(key, given, &present.enrolled)
                         }
-                        (Some(_), None) => self.own.certifier.give_up(),
-                        (None, _) => {}
-                    }
+                        (Some(_), None) => {
+                            self.own.certifier.give_up();
+                            Ok(())
+                        }
+                        (None, _) => Ok(()),
+                    };
                     *lock(&self.present) = present;
                     // The controller learns what certificate is in force here, and what was done while it was away.
                     line.ask();
                     tracing::info!("renewed the host's certificate");
+                    if let Err(failure) = adopted {
+                        tracing::warn!("{failure}");
+                        // The controller says at once that the authority is due, still.
+                        sleep(RETRY).await;
+                    }
                     continue;
                 }
                 Err(refused) => refused,

@@ -93,7 +93,10 @@ impl Reporting {
             wanted.mark_unchanged();
             let ended = tokio::select! {
                 status = self.session(now) => status,
-                _ = wanted.changed() => continue,
+                changed = wanted.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
             };
             tracing::debug!(status = %ended, "the controller takes no reports");
             if ended.code() == Code::Unimplemented {

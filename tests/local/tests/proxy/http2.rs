@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::time::{Duration, Instant};
 use tests_local::{
     Client, Http2Client, Http2Server, Mesh, PATIENCE, Pair, Proxy, Server, gateway_config,
-    note_wait, ok, outbound_config, pattern, post, read, request, send_all, server_config,
+    note_wait, ok, outbound_config, pattern, pause, post, read, request, send_all, server_config,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -541,6 +541,10 @@ async fn a_drain_loses_no_stream() {
         }
     })
     .await;
+    // Streams may take longer than the server waits for those on their way.
+    let named = "the server has named the last stream that it took";
+    let passed = tokio::task::spawn_blocking(move || pause(named, Duration::from_secs(3)));
+    passed.await.unwrap();
     go.send(true).unwrap();
     for response in waiting {
         let answer = soon("an answer", async { read(response.await?).await }).await;

@@ -217,6 +217,8 @@ impl Driver {
         drop(state);
         self.wait_for(waits, moved);
         if self.deadline.poll_expired(cx) {
+            // Or where nothing is waited for from now on it would have expired each time.
+            self.deadline.disarm();
             return match std::mem::replace(&mut self.waits, Waits::Nothing) {
                 Waits::Block => broken("the peer did not finish a header block, or its preface"),
                 Waits::Output => broken("the peer read none of the bytes sent to it"),
