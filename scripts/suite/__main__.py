@@ -47,7 +47,8 @@ def options():
     test.add_argument("--limit", type=int, default=run.LIMIT_SECONDS, help="seconds that one test may take")
     test.add_argument("--stdin", choices=("null", "closed"), default="null", help="standard input of tests")
     test.add_argument("--ignore-interrupt", action="store_true", help="start tests with SIGINT ignored")
-    test.add_argument("--expected", type=pathlib.Path, help="list of tests that must fail here, with reasons")
+    test.add_argument("--expected", action="append", type=pathlib.Path,
+                      help="list of tests that must fail here, with reasons; may be said again")
     test.add_argument("cargo", nargs="*", help="arguments of cargo test, after --")
     targets = commands.add_parser("targets", help="run make targets and write down their times")
     targets.add_argument("target", nargs="+")
@@ -104,7 +105,7 @@ def test(given):
     as_listed = len(listed.failed) if listed else 0
     unmet = listed.unmet(jobs) if listed and not given.only else []
     for entry in unmet:
-        print(f"FAILED {given.expected}: there is no test `{entry}`")
+        print(f"FAILED {entry}: there is no such test, but {listed.reasons[entry]}")
     also = f", {as_listed} failed as listed" if listed else ""
     print(f"{len(outcomes) - len(failed) - as_listed} tests passed, {len(failed)} failed{also}, in "
           f"{time.monotonic() - begun:.0f} s (CPU {cpu:.0f} s)")

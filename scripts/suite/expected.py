@@ -9,18 +9,18 @@ import re
 
 
 class Expected:
-    """The list, and which of its lines were met."""
+    """The lists, and which of their lines were met."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, paths):
         self.reasons = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            parts = re.split(r"\s{2,}", line.strip(), maxsplit=1)
-            if len(parts) != 2:
-                raise SystemExit(f"error: {path}:{number}: a line is a test, two blanks, and why it fails here")
-            self.reasons[parts[0]] = parts[1]
+        for path in paths:
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if not line.strip() or line.startswith("#"):
+                    continue
+                parts = re.split(r"\s{2,}", line.strip(), maxsplit=1)
+                if len(parts) != 2:
+                    raise SystemExit(f"error: {path}:{number}: a line is a test, two blanks, and why it fails here")
+                self.reasons[parts[0]] = f"{path} says that it cannot: {parts[1]}"
         self.met = set()
         self.failed = []
 
@@ -39,11 +39,11 @@ class Expected:
                     self.failed.append(outcome)
                     outcome.faults = []
                 else:
-                    outcome.faults = [f"it passes, but {self.path} says that it cannot: {self.reasons[entry]}"]
+                    outcome.faults = [f"it passes, but {self.reasons[entry]}"]
             yield outcome
 
     def unmet(self, jobs):
-        """Lines of the list that no test has, of the programs that these tests are of."""
+        """Lines of the lists that no test has, of the programs that these tests are of."""
         programs = {_program(job.name) for job in jobs}
         return [entry for entry in self.reasons if entry not in self.met and _program(entry) in programs]
 

@@ -61,7 +61,7 @@ class Processes(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write("# why\n\na::fails  ptrace\na::passes  ptrace\nb::*  netlink\nd::gone  netlink\nc::gone  netlink\n")
             file.flush()
-            listed = expected.Expected(pathlib.Path(file.name))
+            listed = expected.Expected([pathlib.Path(file.name)])
             judged = {outcome.job.name: outcome.faults for outcome in listed.judge(run.run(jobs))}
         self.assertEqual(judged["a::fails"], [])
         self.assertIn("it passes, but", judged["a::passes"][0])
@@ -77,7 +77,7 @@ class Processes(unittest.TestCase):
             file.write("a::fails\n")
             file.flush()
             with self.assertRaises(SystemExit) as end:
-                expected.Expected(pathlib.Path(file.name))
+                expected.Expected([pathlib.Path(file.name)])
         self.assertIn(":1: a line is a test", str(end.exception))
 
     def test_waits_are_summed_by_what_was_waited_for(self):

@@ -37,7 +37,7 @@ impl Deadlines {
     /// An empty set.
     pub fn new() -> Rc<Self> {
         Rc::new(Self {
-            tick: millis(clock::tick()) + 1,
+            tick: millis(clock::tick() + Duration::from_nanos(999_999)) + 1,
             slots: RefCell::new(Vec::new()),
             free: RefCell::new(Vec::new()),
             next: Cell::new(NEVER),

@@ -1,12 +1,12 @@
 //! Where the programs are, and that they are what the sources say.
 
-use crate::alone;
+use crate::{alone, note_wait};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// A program, its package, and the directories below which its sources are.
 struct Program {
@@ -116,7 +116,9 @@ fn fresh(program: &Program) -> PathBuf {
         // One test at a time: what the first has built, the next finds fresh.
         let _alone = alone("build");
         if is_stale() {
+            let begun = Instant::now();
             build(program, &path);
+            note_wait(&format!("{} is built", program.name), begun.elapsed());
         }
     }
     path

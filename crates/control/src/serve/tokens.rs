@@ -225,7 +225,7 @@ mod tests {
         let begin = Instant::now();
         let key = |number: usize| {
             let mut key = [0; 32];
-            key[..8].copy_from_slice(&number.to_be_bytes());
+            key[..size_of::<usize>()].copy_from_slice(&number.to_be_bytes());
             key
         };
         (0..2 * MAX_REFUSED).for_each(|n| tokens.refuse(key(n), begin));
