@@ -4,11 +4,11 @@
 # build/images/values.yaml has their registry and digests, for `tulle install --values` and Helm.
 #
 # Images for this machine's architecture alone hold the programs that `make build` has just made, with the C library of
-# this machine: nothing is compiled. Images for others, or for several, are for a release: static programs (musl) with
-# link-time optimisation in an otherwise empty file system. Those share no library with `make build`: another C library
-# is another target, for which everything is compiled again.
+# this machine: nothing is compiled. Images for others, or for several, are for a release: static programs with
+# link-time optimisation in an otherwise empty file system. Those share no library with `make build`: another
+# target is one for which everything is compiled again.
 #
-#   ARCH=amd64 scripts/build-images.sh                       amd64, arm64 or both; by default this machine's
+#   ARCH=amd64 scripts/build-images.sh                       some of amd64, arm64 and armv7; by default this machine's
 #   STATIC=1 scripts/build-images.sh                         static ones for this machine's architecture, too
 #   REGISTRY=registry.example/tulle scripts/build-images.sh  the registry that will have them; by default localhost
 #   PROFILE=dev scripts/build-images.sh                      to try the script: of a debug build
@@ -26,10 +26,13 @@ fi
 : "${ARCH:=$own}" "${PROFILE:=release}" "${STATIC:=}" "${REGISTRY:=localhost}" "${IMAGES:=build/images}" "${PLUGINS:=yes}" "${FOR:=images}"
 read -ra architectures <<<"$ARCH"
 for arch in "${architectures[@]}"; do
-    if [[ $arch != amd64 && $arch != arm64 ]]; then
-        echo "error: ARCH=$ARCH: images are made for amd64 and arm64" >&2
+    case $arch in
+    amd64 | arm64 | armv7) ;;
+    *)
+        echo "error: ARCH=$ARCH: images are made for amd64, arm64 and armv7" >&2
         exit 64
-    fi
+        ;;
+    esac
 done
 # What values.yaml says is read by `tulle install`, which takes the same characters.
 if [[ ! $REGISTRY =~ ^[A-Za-z0-9._:/-]+$ ]]; then
@@ -102,11 +105,13 @@ built() {
 }
 
 static() { # ARCH
-    local found root=()
+    local target cross root=()
     PROFILE=$PROFILE PLUGINS=$PLUGINS FOR=$FOR scripts/build-static.sh "$1"
-    found=$(scripts/target.sh "$1")
-    eval "$found"
-    [[ ! $target_root ]] || root=(-- --root "$target_root")
+    target=$(scripts/target.sh --name "$1")
+    if [[ $1 != "$own" ]]; then
+        cross=$(scripts/cross.sh "$1")
+        root=(-- --root "$cross/root")
+    fi
     images "$1" "${CARGO_TARGET_DIR:-target}/$target/$place" "${root[@]}"
 }
 

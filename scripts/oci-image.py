@@ -56,13 +56,22 @@ def to_json(value):
 
 
 def is_static(binary):
-    """No program interpreter (PT_INTERP, type 3) among the program headers of a 64-bit ELF."""
-    if binary[:5] != b"\x7fELF\x02":
+    """No program interpreter (PT_INTERP, type 3) among the program headers of an ELF of 32 or 64 bits."""
+    if binary[:5] == b"\x7fELF\x01":
+        offset, size, count = binary[28:32], binary[42:44], binary[44:46]
+    elif binary[:5] == b"\x7fELF\x02":
+        offset, size, count = binary[32:40], binary[54:56], binary[56:58]
+    else:
         return False
-    offset = int.from_bytes(binary[32:40], "little")
-    size = int.from_bytes(binary[54:56], "little")
-    count = int.from_bytes(binary[56:58], "little")
+    offset, size, count = (int.from_bytes(number, "little") for number in (offset, size, count))
     return all(int.from_bytes(binary[offset + i * size:][:4], "little") != 3 for i in range(count))
+
+
+def platform(arch):
+    """What the image-spec calls the architecture, after Go."""
+    if arch == "armv7":
+        return {"architecture": "arm", "variant": "v7"}
+    return {"architecture": arch}
 
 
 def libraries(program):
@@ -85,7 +94,7 @@ def libraries_in(root, program):
 
 def placed(root, name):
     """Where a library is, of the directories in which each loader looks."""
-    for pattern in ("/lib/*-linux-gnu/", "/usr/lib/*-linux-gnu/", "/lib/", "/usr/lib/"):
+    for pattern in ("/lib/*-linux-gnu*/", "/usr/lib/*-linux-gnu*/", "/lib/", "/usr/lib/"):
         for path in glob.glob(root + pattern + glob.escape(name)):
             return path.removeprefix(root)
     sys.exit(f"error: {name} is not in {root}")
@@ -128,7 +137,7 @@ def main():
     if options.libraries:
         programs += [(library, library) for library in libraries(options.binary)]
     if not options.libraries and not is_static(binary):
-        sys.exit(f"error: {options.binary} is not a static 64-bit Linux program; in an empty image it could not start")
+        sys.exit(f"error: {options.binary} is not a static Linux program; in an empty image it could not start")
 
     layer = pack([
         entry("etc", 0o755),
@@ -138,7 +147,7 @@ def main():
     ] + files(programs))
     compressed = gzip.compress(layer, compresslevel=options.level, mtime=0)
     config = to_json({
-        "architecture": options.arch,
+        **platform(options.arch),
         "os": "linux",
         "config": {
             "User": f"{UID}:{UID}",
@@ -166,7 +175,7 @@ def main():
         "manifests": [descriptor(
             "application/vnd.oci.image.manifest.v1+json",
             manifest,
-            platform={"architecture": options.arch, "os": "linux"},
+            platform={**platform(options.arch), "os": "linux"},
             annotations={
                 "org.opencontainers.image.ref.name": options.tag,
                 # What containerd and podman name the image when they load it.

@@ -5,7 +5,7 @@
 # same commit gives the same bytes; docs/install.md says under which conditions.
 #
 #   KEY=FILE scripts/release.sh                            signs with this SSH key (a public one: by the agent that has the other)
-#   ARCH=amd64 scripts/release.sh                          some of amd64, arm64, armv7 and riscv64; the last two get no images
+#   ARCH=amd64 scripts/release.sh                          some of amd64, arm64, armv7 and riscv64; the last gets no images
 #   REGISTRY=registry.example/tulle scripts/release.sh     the registry that will have the images; by default localhost
 #   MAINTAINER="NAME <ADDRESS>" scripts/release.sh         whoever answers for the packages
 #   OUTPUT=DIRECTORY scripts/release.sh                    another place than build/release
@@ -38,9 +38,9 @@ fail() {
 have_images=()
 for arch in "${architectures[@]}"; do
     case $arch in
-    amd64 | arm64) have_images+=("$arch") ;;
-    # For nodes of Kubernetes; docs/install.md says why not for these.
-    armv7 | riscv64) ;;
+    amd64 | arm64 | armv7) have_images+=("$arch") ;;
+    # docs/install.md says why not.
+    riscv64) ;;
     *) usage "ARCH=$ARCH: releases are made for amd64, arm64, armv7 and riscv64" ;;
     esac
 done

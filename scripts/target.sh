@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints how static programs of an architecture are compiled on this machine, as lines for `eval`: `target` is Rust's name of it,
-# `target_flags` what rustc is told besides, `target_root` where Debian's files of it are unpacked (cross.sh), if they are; what the
-# C parts (aws-lc, jemalloc, QuickJS) and the linker need is exported. Rust's target is added if it is missing.
+# `target_flags` what rustc is told besides; what the C parts (aws-lc, jemalloc, QuickJS) and the linker need is exported.
+# Rust's target is added if it is missing.
 #
 #   eval "$(scripts/target.sh arm64)"
 #   scripts/target.sh --name arm64           prints Rust's name of it, and asks for nothing
@@ -23,7 +23,7 @@ if [[ ${1:-} == --name ]]; then
     shift
 fi
 arch=${1:-}
-flags= root=
+flags=
 case $arch in
 amd64) target=x86_64-unknown-linux-musl gnu=x86_64-linux-gnu ;;
 arm64) target=aarch64-unknown-linux-musl gnu=aarch64-linux-gnu ;;
@@ -57,13 +57,13 @@ else
     }
     if [[ $target == *-musl ]]; then
         cross=$(scripts/cross.sh "$arch")
-        compiler=$cross/cc root=$cross/root
+        compiler=$cross/cc
     fi
     linker=$gnu-gcc
     [[ $arch != armv7 ]] || linker=$PWD/scripts/link-armv7.sh
     printf 'export AR_%s=%q CARGO_TARGET_%s_LINKER=%q\n' "$variable" "$gnu-ar" "${variable^^}" "$linker"
 fi
-printf 'export CC_%s=%q\ntarget=%q target_flags=%q target_root=%q\n' "$variable" "$compiler" "$target" "$flags" "$root"
+printf 'export CC_%s=%q\ntarget=%q target_flags=%q\n' "$variable" "$compiler" "$target" "$flags"
 if [[ $arch == arm64 ]]; then
     # Kernels there have pages of 4, 16 or 64 KiB; jemalloc works up to what it was built for.
     echo export JEMALLOC_SYS_WITH_LG_PAGE=16

@@ -37,7 +37,7 @@ def build(**settings):
 
 class Build(unittest.TestCase):
     def test_a_setting_that_makes_no_image_is_refused(self):
-        for settings, said in (({"ARCH": "riscv64"}, "amd64 and arm64"), ({"REGISTRY": 'r/"x'}, "HOST/PATH"),
+        for settings, said in (({"ARCH": "riscv64"}, "amd64, arm64 and armv7"), ({"REGISTRY": 'r/"x'}, "HOST/PATH"),
                                ({"PLUGINS": "0"}, "yes or no")):
             done = build(**settings)
             self.assertEqual((done.returncode, done.stdout), (64, ""), done)
@@ -95,16 +95,16 @@ class Images(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
             parts = []
-            for arch in ("amd64", "arm64"):
+            for arch, bits in (("amd64", b"\x02"), ("arm64", b"\x02"), ("armv7", b"\x01")):
                 program = place / arch / "program"
                 program.parent.mkdir()
-                # A 64-bit ELF without program headers, so without a loader.
-                program.write_bytes(b"\x7fELF\x02".ljust(64, b"\0") + arch.encode())
+                # An ELF without program headers, so without a loader.
+                program.write_bytes((b"\x7fELF" + bits).ljust(64, b"\0") + arch.encode())
                 parts.append(place / f"{arch}.tar")
                 run("oci-image.py", "--binary", program, "--name", "program", "--tag", "1", "--arch", arch,
                     "--output", parts[-1])
-            digest = run("oci-index.py", "--output", place / "both.tar", *parts)
-            with tarfile.open(place / "both.tar") as tar:
+            digest = run("oci-index.py", "--output", place / "all.tar", *parts)
+            with tarfile.open(place / "all.tar") as tar:
                 files = files_in(tar)
 
         def checked(descriptor):
@@ -117,13 +117,27 @@ class Images(unittest.TestCase):
         self.assertEqual(outer["digest"], digest)
         self.assertEqual(outer["annotations"]["io.containerd.image.name"], "localhost/program:1")
         manifests = json.loads(checked(outer))["manifests"]
-        self.assertEqual([m["platform"]["architecture"] for m in manifests], ["amd64", "arm64"])
+        platforms = [m["platform"] for m in manifests]
+        self.assertEqual([p["architecture"] for p in platforms], ["amd64", "arm64", "arm"])
+        self.assertEqual([p.get("variant") for p in platforms], [None, None, "v7"])
         for described in manifests:
             manifest = json.loads(checked(described))
             config = json.loads(checked(manifest["config"]))
-            self.assertEqual(config["architecture"], described["platform"]["architecture"])
+            self.assertEqual({**config, **described["platform"]}, config)
             (layer,) = manifest["layers"]
             checked(layer)
+
+
+    def test_a_program_that_has_a_loader_is_in_no_empty_image(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for bits, place, size, at in ((b"\x01", 28, 42, 52), (b"\x02", 32, 54, 64)):
+                program = bytearray((b"\x7fELF" + bits).ljust(at, b"\0") + bytes([1]).ljust(8, b"\0") + bytes([3]).ljust(8, b"\0"))
+                program[place], program[size], program[size + 2] = at, 8, 2
+                Path(directory, "program").write_bytes(program)
+                with self.assertRaises(subprocess.CalledProcessError) as failed:
+                    run("oci-image.py", "--binary", f"{directory}/program", "--name", "program", "--tag", "1", "--arch",
+                        "armv7", "--output", f"{directory}/image.tar")
+                self.assertIn("is not a static Linux program", failed.exception.stderr)
 
 
 if __name__ == "__main__":

@@ -109,13 +109,13 @@ fn nodes(facts: &Facts, report: &mut Report) {
         &format!("{count} have Linux 5.4 or newer"),
     );
     let other = of("/status/nodeInfo/architecture", &|a| {
-        !matches!(a, "amd64" | "arm64")
+        !matches!(a, "amd64" | "arm64" | "arm")
     });
     report.each(
         "TK005",
         Outcome::Warning,
         other,
-        &format!("{count} are amd64 or arm64"),
+        &format!("{count} are amd64, arm64 or arm"),
     );
     let other = of("/status/nodeInfo/operatingSystem", &|os| os != "linux");
     report.each(

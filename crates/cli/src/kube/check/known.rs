@@ -36,7 +36,7 @@ pub(super) const ALL: [Known; 96] = [
     known(
         "TK005",
         "nodes' architectures",
-        "use amd64 or arm64 nodes for the mesh (nodeSelector)",
+        "use amd64, arm64 or armv7 nodes for the mesh (nodeSelector)",
     ),
     known(
         "TK006",
