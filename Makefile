@@ -158,7 +158,7 @@ test-kube-all: ## every test in a real Kubernetes on this machine (root)
 ci: ## what CI runs: lint, test, test-kube, conformance-short, gate, and what each takes
 	@$(SUITE) targets $(CI_TIER)
 
-check-all: export ARCH = amd64 arm64
+check-all: export ARCH = amd64 arm64 armv7
 check-all: ## every tier, hours; build/results.md is one page of results and times
 	$(SUITE) targets --keep-going --page build/results.md $(LONG_TIER)
 
@@ -243,7 +243,7 @@ release: docs ## a release in build/release: packages, images, charts, bills of 
 	@$(RUST)
 	ARCH="$(RELEASE_ARCH)" REGISTRY="$(REGISTRY)" KEY="$(KEY)" scripts/release.sh
 
-images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64" for a release, REGISTRY=HOST/PATH, PLUGINS=no
+images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64 armv7" for a release, REGISTRY=HOST/PATH, PLUGINS=no
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools $(call cross,$(ARCH)))
 	@$(RUST)
 	$(if $(STATIC)$(filter no,$(PLUGINS)),,$(PROXY))
