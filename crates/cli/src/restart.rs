@@ -32,6 +32,12 @@ pub(crate) async fn restart(paths: &Paths, mut objects: Objects, args: &Restart)
     }
     for target in targets {
         let (id, name) = (target.id().to_lowercase(), target.name().to_owned());
+        // As it is now: it may have been changed while those before it restarted.
+        let stored = crate::apply::stored(&mut objects).await?;
+        let Some(target) = stored.into_iter().find(|o| o.id() == target.id()) else {
+            line(&format!("{id} is gone"));
+            continue;
+        };
         let state = RunState::of_running(paths)?;
         let elsewhere = node(&target).filter(|node| **node != state.node).cloned();
         let before = processes(&state, &target);

@@ -241,8 +241,18 @@ impl TlsServer {
         alpn: &[&str],
         serve: impl Fn(TlsConnection) + Send + Sync + 'static,
     ) -> Self {
-        let config = server_config(certificate, alpn);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::on(listener, certificate, alpn, serve)
+    }
+
+    /// The same, with a listener that was made elsewhere.
+    pub fn on(
+        listener: TcpListener,
+        certificate: &Issued,
+        alpn: &[&str],
+        serve: impl Fn(TlsConnection) + Send + Sync + 'static,
+    ) -> Self {
+        let config = server_config(certificate, alpn);
         let server = Self {
             address: listener.local_addr().unwrap(),
             stopped: Arc::default(),
@@ -327,6 +337,24 @@ impl TlsConnection {
         received.extend_from_slice(request.head.as_bytes());
         received.extend_from_slice(&request.body);
         Ok(request)
+    }
+
+    /// Reads until these bytes have come.
+    ///
+    /// # Errors
+    /// The connection ended, or nothing came for long.
+    pub fn read_until(&mut self, end: &[u8]) -> io::Result<()> {
+        let (mut seen, mut part) = (Vec::new(), [0; 16 * 1024]);
+        while !seen.windows(end.len()).any(|window| window == end) {
+            let count = self.reader.read(&mut part)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let kept = seen.len().saturating_sub(end.len());
+            seen.drain(..kept);
+            seen.extend_from_slice(&part[..count]);
+        }
+        Ok(())
     }
 
     /// Sends bytes.

@@ -166,7 +166,7 @@ impl Node {
                 // It does not start alone later.
                 own.certifier.give_up();
                 own.last_known.forget();
-                Err(over(&identity, refused, true))
+                Err(over(&identity, refused, true).failure)
             }
             Err(refused) if refused.is_absence() && controller.may_be_away => {
                 Self::go_alone(controller, own)
@@ -234,7 +234,7 @@ impl Node {
 
     /// Renews when the certificate is due, or when other roots or terms demand it, until that can
     /// succeed no more; then says why.
-    pub(crate) async fn renew(self: Rc<Self>) -> Failure {
+    pub(crate) async fn renew(self: Rc<Self>) -> Over {
         let mut objects = self.objects();
         let mut terms = None;
         let line = Arc::clone(&self.controller.line);
@@ -321,8 +321,10 @@ impl Node {
             };
             let left = lock(&self.present).left();
             let out = refused.is_denied();
-            if out || left.is_zero() {
+            if out {
                 self.own.certifier.give_up();
+            }
+            if out || left.is_zero() {
                 return over(&self.identity, refused, out);
             }
             tracing::warn!("{}", refused.failure());
@@ -436,14 +438,25 @@ fn lock(present: &Mutex<Present>) -> MutexGuard<'_, Present> {
 }
 
 /// Why this host is no longer of the mesh. Only a new token helps.
-fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Failure {
+/// Why this host's certificate is renewed no more.
+pub(crate) struct Over {
+    /// What to say.
+    pub(crate) failure: Failure,
+    /// The controller says so. Where only the certificate has ended what this host knows is kept: the clock may be wrong.
+    pub(crate) is_dismissed: bool,
+}
+
+fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Over {
     let why = match refused {
         Refused::Rpc(status) if out => status.message().to_owned(),
         _ => "its certificate expired before the controller was there to renew it".to_owned(),
     };
-    Failure::new(format!("{identity} is no longer a host of the mesh"))
-        .because(why)
-        .fix(new_token(identity))
+    Over {
+        failure: Failure::new(format!("{identity} is no longer a host of the mesh"))
+            .because(why)
+            .fix(new_token(identity)),
+        is_dismissed: out,
+    }
 }
 
 /// Why a host that was away too long cannot come back by itself.

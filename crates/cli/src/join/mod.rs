@@ -228,7 +228,7 @@ fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -
         let stop = async move {
             tokio::select! {
                 () = stop => {}
-                failure = renewing => put_out.set(failure.ok()),
+                over = renewing => put_out.set(over.ok()),
             }
             // From here on sidecars hear how the others of this host end.
             keeper.abort();
@@ -246,13 +246,13 @@ fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -
         counting.abort();
         let leaves = !args.stay && !args.service && !line.is_away();
         let has_left = leaves && brought::leave(client, paths.brought()).await;
-        let dismissed = out.take();
-        if has_left || dismissed.is_some() {
+        let over = out.take();
+        if has_left || over.as_ref().is_some_and(|over| over.is_dismissed) {
             last_known.forget();
         }
         ended?;
-        if let Some(failure) = dismissed {
-            return Err(failure);
+        if let Some(over) = over {
+            return Err(over.failure);
         }
         progress(if has_left { LEFT } else { STAYS });
         Ok(())

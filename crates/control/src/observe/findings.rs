@@ -34,7 +34,9 @@ impl Observer {
         let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let revision = self.state.with_index(|index| index.revision());
         let at = now();
-        let fresh = |found: &&Found| found.revision == revision && at - found.at < OLD;
+        // The clock may have been set back.
+        let fresh =
+            |found: &&Found| found.revision == revision && (0.0..OLD).contains(&(at - found.at));
         if let Some(found) = known.as_ref().filter(fresh) {
             return found.clone();
         }

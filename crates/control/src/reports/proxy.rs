@@ -128,8 +128,11 @@ impl Proxy {
         facts.at = now;
         let step = (now / f64::from(SERIES_STEP)) as u32;
         let kib = u32::try_from(interval.resident_bytes >> 10).unwrap_or(u32::MAX);
-        if facts.series.back().is_some_and(|(last, ..)| *last == step) {
-            facts.series.pop_back();
+        match facts.series.back().map(|(last, ..)| *last) {
+            Some(last) if last == step => drop(facts.series.pop_back()),
+            // The clock was set: what was before is of no time that it could be drawn beside.
+            Some(last) if step < last || (step - last) as usize > SERIES => facts.series.clear(),
+            _ => {}
         }
         facts.series.push_back((step, cpu as f32, kib));
         if facts.series.len() > SERIES {

@@ -223,3 +223,22 @@ async fn a_watcher_that_is_slow_is_told_what_it_missed() {
     taps.end(id, &[a, b]);
     assert_eq!(asked_of_b.recv().await.unwrap().unwrap().end_tap, id);
 }
+
+#[test]
+fn a_clock_that_is_set_begins_the_series_of_a_proxy_anew() {
+    let reports = Reports::default();
+    let (proxy, _asked) = join(&reports, "a");
+    let step = f64::from(SERIES_STEP);
+    let length = |at: f64| {
+        proxy.used(&v1::Interval::default(), at);
+        proxy.facts().series.len()
+    };
+    let today = 1_800_000_000.0;
+    assert_eq!(length(today), 1);
+    assert_eq!(length(today + step), 2);
+    assert_eq!(length(today + step), 2);
+    assert_eq!(length(today - 10.0 * step), 1, "set back");
+    assert_eq!(length(0.0), 1);
+    assert_eq!(length(today), 1, "set right after a start without a clock");
+    assert_eq!(length(today + 3.0 * step), 2);
+}

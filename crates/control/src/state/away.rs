@@ -15,6 +15,8 @@ const MAX_PERIODS: usize = 16;
 /// Pairs of a time that are told apart.
 const MAX_EDGES: usize = 500;
 const MAX_HOURS: usize = 168;
+/// Pieces of a time: a host tells 4,096 pairs apart, 50 in each.
+const MAX_PIECES: u32 = 100;
 /// Limits of a piece.
 const MAX_PIECE_EDGES: usize = 200;
 const MAX_NAME: usize = 300;
@@ -78,7 +80,7 @@ impl GivenNames {
 
 impl Period {
     fn add(&mut self, piece: v1::AwayPiece) -> Result<(), Refused> {
-        if piece.edges.len() > MAX_PIECE_EDGES || piece.hours.len() > MAX_HOURS {
+        if piece.edges.len() > MAX_PIECE_EDGES || self.hours.len() + piece.hours.len() > MAX_HOURS {
             return Err(invalid("a piece has too much"));
         }
         let names = GivenNames(piece.names);
@@ -151,6 +153,9 @@ impl MeshState {
         if piece.period.is_empty() || piece.period.len() > 40 || !piece.period.chars().all(is_name)
         {
             return Err(invalid("its time has no name"));
+        }
+        if piece.pieces > MAX_PIECES || piece.piece >= piece.pieces {
+            return Err(invalid("it has more pieces than it says, or may have"));
         }
         let key = format!("{}{}", prefix(host), piece.period);
         // One writer: two pieces at a time would be one.
@@ -335,6 +340,13 @@ mod tests {
             .map(|p| p.from_unix_seconds)
             .collect();
         assert_eq!(from, (5..=20).collect::<Vec<_>>());
+        let endless = (0..=MAX_PIECES).map(|n| state.keep_away(&edge, piece("31", n, n + 1, 1)));
+        assert_eq!(endless.filter(Result::is_ok).count(), MAX_PIECES as usize);
+        let mut weeks = piece("32", 0, 2, 1);
+        weeks.hours = vec![v1::AwayHour::default(); MAX_HOURS];
+        state.keep_away(&edge, weeks.clone()).unwrap();
+        weeks.piece = 1;
+        assert!(state.keep_away(&edge, weeks).is_err());
         for bad in ["", "a/b", "1".repeat(41).as_str()] {
             assert!(state.keep_away(&edge, piece(bad, 0, 1, 1)).is_err());
         }

@@ -317,6 +317,8 @@ impl Objects {
                 }
             }
             (None, None) => self.unfeed(&id, edits),
+            // What denied in its place is no longer asked for.
+            (None, Some(_)) if known => self.unfeed(&id, edits),
             (None, Some(_)) => {}
         }
         if let Some(seen) = self.seen.get_mut(&id) {

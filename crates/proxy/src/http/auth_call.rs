@@ -40,7 +40,8 @@ async fn verdict(
 ) -> Result<Verdict, Failure> {
     let port = find(filter, worker, config)?;
     let (kind, method, request) = filter.question(draft, asker)?;
-    let answer = call::call(worker, &port, kind, method, &request).await?;
+    // A question changes nothing, whatever its method.
+    let answer = call::call(worker, &port, kind, method, true, &request).await?;
     filter.verdict(answer)
 }
 

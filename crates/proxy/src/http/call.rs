@@ -20,7 +20,8 @@ const MAX_INTERIM: u8 = 16;
 /// Bytes of an answer's body, with its framing, that are held.
 const MAX_BODY: usize = 64 * 1024;
 
-/// Sends `request`, a head of HTTP/1.1 whose method is `method`, to one of the endpoints of a port.
+/// Sends `request`, a head of HTTP/1.1 whose method is `method`, to one of the endpoints of a port. What `may_repeat` is sent again
+/// where nobody knows whether it has arrived.
 ///
 /// # Errors
 /// No endpoint is reachable, or the answer is invalid or too large to be held.
@@ -29,6 +30,7 @@ pub async fn call(
     port: &Port,
     kind: StreamKind,
     method: Method,
+    may_repeat: bool,
     request: &[u8],
 ) -> Result<Answered, Failure> {
     let started = Instant::now();
@@ -53,8 +55,11 @@ pub async fn call(
                 return exchange.answered();
             }
             Err(error) => {
-                let silent = exchange.received.is_empty() && exchange.head.is_none();
-                let again = lease.reused && reuse && silent;
+                let silent = exchange.received.is_empty()
+                    && exchange.head.is_none()
+                    && exchange.interim == 0;
+                let unseen = exchange.sent == 0 || error.kind() == io::ErrorKind::ConnectionRefused;
+                let again = lease.reused && reuse && silent && (may_repeat || unseen);
                 lease.link.abort();
                 if !again {
                     port.ended(&mut lease, 0, started);

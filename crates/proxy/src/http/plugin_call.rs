@@ -337,7 +337,9 @@ impl Shown {
                 let fetching = async {
                     let (port, path) = self.destination(&target, config)?;
                     let (method, request) = question(&target, path, &method, &fields, &body)?;
-                    let call = call::call(&self.worker, &port, StreamKind::Http, method, &request);
+                    let may_repeat = method.is_idempotent();
+                    let kind = StreamKind::Http;
+                    let call = call::call(&self.worker, &port, kind, method, may_repeat, &request);
                     let answered = call.await.map_err(|failure| failure.to_string())?;
                     Ok(fetched(answered))
                 };

@@ -325,9 +325,11 @@ impl Upstream {
             let text = format!("{} did not answer within {limit:?}", self.key.address);
             Err(Failure::new(Reason::ConnectTimeout, text))
         });
-        // A lack of this proxy's own resources is not the endpoint's fault.
-        if result.as_ref().is_err_and(|f| f.reason != Reason::Overload) {
-            self.down_until.set(Some(Instant::now() + DOWN_TIME));
+        match &result {
+            Ok(_) => self.down_until.set(None),
+            // A lack of this proxy's own resources is not the endpoint's fault.
+            Err(failure) if failure.reason == Reason::Overload => {}
+            Err(_) => self.down_until.set(Some(Instant::now() + DOWN_TIME)),
         }
         result
     }

@@ -14,7 +14,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
@@ -45,6 +45,10 @@ const MAX_AGE: Duration = Duration::from_secs(3600);
 /// How long a server waits for streams that are on their way after it has announced its end, and
 /// between further steps of an orderly end.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long whoever accepted a connection waits after its end for a peer of which nothing is heard, and how much it hears:
+/// credit for what is still on its way.
+const LINGER: Duration = Duration::from_secs(30);
+const LINGER_BYTES: usize = 256 * 1024;
 /// How often a busy connection's flood budget is refilled. Streams that live longer are not the
 /// result of a flood.
 const TICK: Duration = Duration::from_millis(100);
@@ -658,14 +662,17 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         self.connection.closed.set(true);
         // The transport's last frames (why the peer broke the protocol) may still leave.
         let _ = self.seal();
-        let _ = self.close().await;
-        let state = &mut *self.connection.state.borrow_mut();
-        state
-            .transport
-            .close(ResetCode::Cancelled, &mut state.slots);
-        for slot in &mut state.slots.slots {
-            slot.wake();
+        {
+            let state = &mut *self.connection.state.borrow_mut();
+            state
+                .transport
+                .close(ResetCode::Cancelled, &mut state.slots);
+            for slot in &mut state.slots.slots {
+                slot.wake();
+            }
         }
+        let lingers = result.is_ok() && !self.dialled;
+        let _ = self.close(lingers.then_some(&age)).await;
     }
 
     async fn drive(&mut self, age: &tulle_net::Deadline) -> io::Result<()> {
@@ -862,21 +869,47 @@ impl<F: Fn(MuxStream, StreamKind) + 'static> Driver<F> {
         Ok(())
     }
 
-    /// Sends the remaining frames and `close_notify`, without waiting for a peer that does not
-    /// read.
-    async fn close(&mut self) -> io::Result<()> {
+    /// Sends the remaining frames and `close_notify`, and waits for no peer that does not read, unless there is a time to
+    /// linger. Then the peer has read everything when it closes, as it does after its last stream. Closing earlier, with credit
+    /// unread or on its way, would reset the connection, and the end of a response that the peer has not read yet be lost.
+    async fn close(&mut self, linger: Option<&tulle_net::Deadline>) -> io::Result<()> {
         self.session.close_notify(self.sealed.storage());
+        if let Some(linger) = linger {
+            linger.arm(LINGER);
+        }
+        let (mut shut, mut heard) = (false, 0);
         poll_fn(|cx| {
             while !self.sealed.is_empty() {
                 match Pin::new(&mut self.tcp).poll_write(cx, self.sealed.as_slice()) {
                     Poll::Ready(Ok(sent)) if sent > 0 => self.sealed.consume(sent),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending if linger.is_some() => break,
                     Poll::Ready(Ok(_)) | Poll::Pending => {
                         return Poll::Ready(Err(closed_error()));
                     }
                 }
             }
-            Pin::new(&mut self.tcp).poll_shutdown(cx)
+            if self.sealed.is_empty() && !shut {
+                ready!(Pin::new(&mut self.tcp).poll_shutdown(cx))?;
+                shut = true;
+            }
+            let Some(linger) = linger else {
+                return Poll::Ready(Ok(()));
+            };
+            loop {
+                self.incoming.release();
+                match self.incoming.poll_fill(cx, &mut self.tcp) {
+                    Poll::Ready(Ok(count)) if count > 0 && heard < LINGER_BYTES => {
+                        heard += count;
+                        linger.arm(LINGER);
+                    }
+                    Poll::Ready(ended) => return Poll::Ready(ended.map(drop)),
+                    Poll::Pending if linger.poll_expired(cx) => {
+                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
         })
         .await
     }

@@ -1,12 +1,12 @@
 //! HTTP/1.1 as clients and applications see it, through two sidecars, through a server sidecar
 //! alone (plaintext, permissive) and through a gateway: the same in all three places.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use tests_local::{
-    Client, Gate, Mesh, Pair, Proxy, SERVER, Server, eventually, gateway_config, get,
-    inbound_config, ok, one, pattern, pause, post,
+    CLIENT, Client, Gate, Mesh, Pair, Proxy, SERVER, Server, TlsServer, eventually, gateway_config,
+    get, id, inbound_config, ok, one, outbound_config, pattern, pause, post,
 };
 
 /// Runs `check` against an application behind each kind of proxy.
@@ -467,6 +467,26 @@ fn a_response_before_the_end_of_the_request_arrives() {
     });
 }
 
+/// Not all servers do: with something unread their end is a reset, which comes while more is sent to them.
+#[test]
+fn a_response_before_a_reset_arrives() {
+    let app = Server::start(|mut connection| {
+        if connection.head().is_ok() {
+            connection.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig");
+        }
+    });
+    let pair = Pair::start(app.address());
+    let body = pattern(300_000);
+    for _ in 0..100 {
+        let mut client = pair.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
+        // The response may end the connection before all was sent.
+        let _ = client.try_send(&body);
+        let response = client.response("POST");
+        assert_eq!((response.status(), response.text().as_str()), (413, "big"));
+    }
+}
+
 #[test]
 fn a_slow_client_is_served() {
     everywhere(Server::echo, |address, _| {
@@ -591,4 +611,37 @@ fn a_client_that_leaves_ends_the_request_at_the_application() {
     let gone = ["response_code=\"499\"", "response_flags=\"client_closed\""];
     pair.client.await_metric("istio_requests_total", &gone, 1.0);
     pair.server.await_metric("istio_requests_total", &gone, 1.0);
+}
+
+/// The client waits for the answer to what it has sent before it sends more: nothing of that may stay in the sidecar, whatever the
+/// way to the peer had room for when it came.
+#[test]
+fn uploads_that_pause_arrive_at_a_peer_with_tls() {
+    let mesh = Mesh::new();
+    let certificate = mesh.ca.issue(&id(SERVER));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 16 * 1024).unwrap();
+    let peer = TlsServer::on(listener, &certificate, &["http/1.1"], |mut connection| {
+        pause("the way to the peer fills", Duration::from_secs(1));
+        if connection.read_until(b"and all of it").is_ok() {
+            let _ = connection.send(ok(b"more"));
+        }
+    });
+    let config = outbound_config(peer.address());
+    let address = config.address;
+    let _proxy = Proxy::start(&mesh, CLIENT, config.file);
+    std::thread::scope(|scope| {
+        for length in (2400..4000).step_by(40).map(|kib| kib * 1024) {
+            scope.spawn(move || {
+                let mut client = Client::connect(address);
+                client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+                let mut chunk = pattern(length);
+                chunk.extend_from_slice(b"and all of it");
+                client.send(format!("{:x}\r\n", chunk.len()));
+                client.send(chunk);
+                client.send("\r\n");
+                assert_eq!(client.response("POST").text(), "more", "{length}");
+            });
+        }
+    });
 }

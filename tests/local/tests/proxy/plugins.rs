@@ -166,6 +166,43 @@ fn a_plugin_asks_a_service_through_the_mesh_and_remembers() {
 }
 
 #[test]
+fn a_post_of_a_plugin_is_never_sent_twice() {
+    let source = r"
+        export async function onRequest(request) {
+            const ask = (method) => mesh.fetch('tokens:9080/order', { method }).then((a) => `${a.status}`, () => 'lost');
+            await ask('GET');
+            return new Response(await ask(request.headers.get('x-method')));
+        }";
+    for (method, told, sent) in [("POST", "lost", 1), ("GET", "200", 3)] {
+        let app = Server::echo();
+        let tokens = Server::start(|mut connection| {
+            if connection.request().is_ok() {
+                connection.send(ok(b"first"));
+            }
+            // It has the second request when it ends.
+            let _ = connection.request();
+        });
+        let mut own = plugin(source);
+        own["services"] = json!([TOKENS]);
+        let service = json!({ "name": TOKENS, "identities": [id(TOKENS)], "ports": [{
+            "port": 9080, "protocol": "http",
+            "endpoints": [{ "address": tokens.address().to_string(), "mutualTls": false }] }] });
+        let pair = Pair::with(app.address(), |client, server| {
+            let server = server.set("/services", json!([service]));
+            (client, server.set("/inbound/ports/0/rules", rules(&[own])))
+        });
+        let answer = pair.ask("/", &format!("X-Method: {method}\r\n"));
+        assert_eq!(answer.text(), told, "{method}");
+        let line = format!("{method} /order");
+        assert_eq!(
+            tokens.received_text().matches(&line).count(),
+            sent,
+            "{method}"
+        );
+    }
+}
+
+#[test]
 fn what_a_plugin_may_not_ask_it_is_told() {
     let app = Server::echo();
     let tokens = Server::http(|_| ok(b"x"));

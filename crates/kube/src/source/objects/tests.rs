@@ -230,6 +230,25 @@ fn a_policy_that_was_never_readable_lets_nobody_call() {
 }
 
 #[test]
+fn what_closes_for_an_unreadable_object_goes_when_the_object_no_longer_asks_for_it() {
+    let mut world = World::new();
+    world.edits();
+    let plugin = |policy: &str| {
+        let target = json!([{ "kind": "Service", "name": "web" }]);
+        let spec = json!({ "targetRefs": target, "failurePolicy": policy, "scirpt": "" });
+        object("tulle.dev/v1alpha1", "Plugin", "p", "shop", spec)
+    };
+    let closed = put(&world.see(plugin("Closed")));
+    assert_eq!(closed, ["+AuthorizationPolicy/plugin/p.shop"]);
+    assert_eq!(
+        put(&world.see(plugin("Open"))),
+        ["-AuthorizationPolicy/plugin/p.shop"]
+    );
+    assert!(world.see(plugin("Open")).is_empty());
+    assert_eq!(put(&world.see(plugin("Closed"))), closed);
+}
+
+#[test]
 fn a_policy_closes_nothing_outside_its_namespace() {
     let mut world = World::new();
     world.edits();

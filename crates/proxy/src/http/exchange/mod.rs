@@ -285,7 +285,9 @@ impl Conversation<'_> {
             decision.series = series.http.clone();
         }
         relay.from_mesh = lease.is_mesh();
-        relay.elsewhere = relay.from_mesh
+        // Other sidecars pass on what their application says of itself.
+        relay.from_tulle = relay.from_mesh && matches!(lease.link, Link::Mux(_));
+        relay.elsewhere = relay.from_tulle
             && tries.replays < REPLAYS
             && matches!(&decision.target, Target::Service(port) if port.endpoint_count() > 1);
         if let Target::Service(port) = &decision.target

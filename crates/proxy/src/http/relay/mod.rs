@@ -66,8 +66,10 @@ pub struct Relay {
     pub timeout_ms: u32,
     /// Whether this proxy is about to end.
     pub draining: bool,
-    /// Whether the upstream is a proxy of the mesh, which may say why it refuses.
+    /// Whether the upstream is a proxy of the mesh.
     pub from_mesh: bool,
+    /// Whether it is one of ours, which says why it refuses, and passes on no such word of its application.
+    pub from_tulle: bool,
     /// Whether there is another endpoint to ask if its application is unreachable.
     pub elsewhere: bool,
     /// Times for the access log; `None`: it needs none.
@@ -169,6 +171,7 @@ impl Relay {
             timeout_ms: 0,
             draining: false,
             from_mesh: false,
+            from_tulle: false,
             elsewhere: false,
             times: None,
             add: None,
@@ -359,7 +362,12 @@ impl Relay {
             }
             (Poll::Ready(Err(_)), Some(end)) => return Poll::Ready(end),
             (Poll::Ready(Err(end)), None) => return Poll::Ready(end),
-            (Poll::Pending, Some(end)) if self.response.is_none() => return Poll::Ready(end),
+            // A socket that takes no more tells the event loop so, but the response may be there before that is heard.
+            (Poll::Pending, Some(end))
+                if self.response.is_none() && !matches!(up, Link::Tcp(_)) =>
+            {
+                return Poll::Ready(end);
+            }
             (Poll::Pending, _) => {}
         }
         let gone = match self.request_done {

@@ -56,7 +56,14 @@ impl Relay {
                     Poll::Ready(Err(error)) => upstream_error(&error),
                 };
             }
-            self.ready_up = ready!(self.poll_body(cx, down, from_down))?;
+            let Poll::Ready(ready) = self.poll_body(cx, down, from_down) else {
+                // The client may send no more before it hears of what it has sent.
+                return match up.poll_flush(cx) {
+                    Poll::Ready(Err(error)) => upstream_error(&error),
+                    _ => Poll::Pending,
+                };
+            };
+            self.ready_up = ready?;
             if self.keeps() {
                 self.keep(from_down);
             }

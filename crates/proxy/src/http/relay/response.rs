@@ -186,7 +186,7 @@ impl Relay {
             if self.minor > 0 {
                 let room = head.len + EDIT_BYTES;
                 let edit = ResponseEdit {
-                    strip_reason: !self.from_mesh,
+                    strip_reason: !self.from_tulle,
                     ..Default::default()
                 };
                 head.write(bytes, &edit, self.to_down.storage_for(room));
@@ -243,7 +243,7 @@ impl Relay {
             add: added.as_slice(),
             close: self.close,
             keep_alive_1_0: self.minor == 0 && !self.close && !switched,
-            strip_reason: !self.from_mesh,
+            strip_reason: !self.from_tulle,
         };
         let bytes = self.from_up.as_slice().get(..head.len).unwrap_or_default();
         if self.is_call {

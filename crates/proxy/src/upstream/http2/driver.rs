@@ -333,11 +333,11 @@ impl Driver {
         const LIMIT: usize = 256 * 1024;
         let last = std::mem::take(&mut self.connection.state.borrow_mut().out);
         self.sending.extend_from_slice(last.as_slice());
-        self.deadline.arm(if orderly {
-            PATIENCE
-        } else {
-            Duration::from_secs(1)
-        });
+        let patience = match orderly {
+            true => PATIENCE,
+            false => Duration::from_secs(1),
+        };
+        self.deadline.arm(patience);
         let mut shut = false;
         let mut dropped = 0;
         poll_fn(|cx| {
@@ -363,7 +363,13 @@ impl Driver {
                 self.incoming.release();
                 match self.link.poll_read(cx, &mut self.incoming) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(count)) if count > 0 => dropped += count,
+                    Poll::Ready(Ok(count)) if count > 0 => {
+                        dropped += count;
+                        // Whoever grants credit still reads what was sent.
+                        if orderly {
+                            self.deadline.arm(patience);
+                        }
+                    }
                     Poll::Ready(_) => return Poll::Ready(()),
                 }
             }
