@@ -440,7 +440,7 @@ fn lock(present: &Mutex<Present>) -> MutexGuard<'_, Present> {
 /// Why this host is no longer of the mesh. Only a new token helps.
 /// Why this host's certificate is renewed no more.
 pub(crate) struct Over {
-    /// What to say.
+    /// Says so.
     pub(crate) failure: Failure,
     /// The controller says so. Where only the certificate has ended what this host knows is kept: the clock may be wrong.
     pub(crate) is_dismissed: bool,

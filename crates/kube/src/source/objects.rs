@@ -317,7 +317,7 @@ impl Objects {
                 }
             }
             (None, None) => self.unfeed(&id, edits),
-            // What denied in its place is no longer asked for.
+            // A Deny in its place is no longer asked for.
             (None, Some(_)) if known => self.unfeed(&id, edits),
             (None, Some(_)) => {}
         }

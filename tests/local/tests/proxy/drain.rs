@@ -460,7 +460,7 @@ fn the_only_server_sidecar_killed_is_used_again_when_it_is_back() {
 fn slow_line(server: SocketAddr) -> SocketAddr {
     fn dial(server: SocketAddr) -> std::io::Result<TcpStream> {
         let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None)?;
-        // What is on its way stays in the sidecar's kernel.
+        // Bytes on their way stay in the sidecar's kernel.
         net::sockopt::set_socket_recv_buffer_size(&socket, 16 * 1024)?;
         net::connect(&socket, &server)?;
         Ok(socket.into())
