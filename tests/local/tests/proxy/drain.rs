@@ -482,7 +482,7 @@ fn slow_line(server: SocketAddr) -> SocketAddr {
                     && count > 0
                     && client.write_all(&part[..count]).is_ok()
                 {
-                    std::thread::sleep(Duration::from_millis(4));
+                    pause("a slow line", Duration::from_millis(4));
                 }
                 let _ = client.shutdown(Shutdown::Both);
             });
