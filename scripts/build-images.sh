@@ -5,8 +5,8 @@
 #
 # Images for this machine's architecture alone hold the programs that `make build` has just made, with the C library of
 # this machine: nothing is compiled. Images for others, or for several, are for a release: static programs with
-# link-time optimisation in an otherwise empty file system. Those share no library with `make build`: another
-# target is one for which everything is compiled again.
+# link-time optimisation in an otherwise empty file system. Those share no library with `make build`: they
+# are of another target, for which everything is compiled again.
 #
 #   ARCH=amd64 scripts/build-images.sh                       some of amd64, arm64 and armv7; by default this machine's
 #   STATIC=1 scripts/build-images.sh                         static ones for this machine's architecture, too

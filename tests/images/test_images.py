@@ -127,7 +127,6 @@ class Images(unittest.TestCase):
             (layer,) = manifest["layers"]
             checked(layer)
 
-
     def test_a_program_that_has_a_loader_is_in_no_empty_image(self):
         with tempfile.TemporaryDirectory() as directory:
             for bits, place, size, at in ((b"\x01", 28, 42, 52), (b"\x02", 32, 54, 64)):

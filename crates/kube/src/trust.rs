@@ -66,7 +66,7 @@ pub async fn publish(client: Client, mut bundles: Bundles) {
 #[derive(Default)]
 struct Written {
     known: BTreeSet<String>,
-    /// Those that could not be written; they may have no further event for a long time.
+    /// Namespaces that could not be written; they may have no further event for a long time.
     missing: BTreeSet<String>,
     bundle: String,
 }

@@ -30,6 +30,7 @@ mod server;
 mod study;
 mod tls;
 mod waits;
+mod wire;
 mod yard;
 
 pub use alone::{Alone, alone, full_sockets};
@@ -58,6 +59,7 @@ pub use tls::{
     TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config, public_config, server_config,
 };
 pub use waits::{holds_within, note_wait, pause};
+pub use wire::Wire;
 pub use yard::{Host, Yard};
 
 use std::time::Duration;

@@ -437,15 +437,16 @@ fn lock(present: &Mutex<Present>) -> MutexGuard<'_, Present> {
     present.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why this host is no longer of the mesh. Only a new token helps.
 /// Why this host's certificate is renewed no more.
 pub(crate) struct Over {
-    /// Says so.
+    /// Why this host is no longer of the mesh.
     pub(crate) failure: Failure,
-    /// The controller says so. Where only the certificate has ended what this host knows is kept: the clock may be wrong.
+    /// Whether the controller says so. Where only the certificate has ended what this host knows is kept: the clock may be
+    /// wrong.
     pub(crate) is_dismissed: bool,
 }
 
+/// Why this host is no longer of the mesh. Only a new token helps.
 fn over(identity: &SpiffeId, refused: Refused, out: bool) -> Over {
     let why = match refused {
         Refused::Rpc(status) if out => status.message().to_owned(),

@@ -1,14 +1,12 @@
 //! How a proxy ends: in order when it is told to, and without lasting harm when it is not.
 
-use rustix::net;
 use serde_json::json;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tests_local::{
-    CLIENT, Client, Config, Load, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient,
+    CLIENT, Client, Config, Load, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, Wire,
     eventually, gateway_config, get, id, inbound_config, ok, one, outbound_config, pattern, pause,
     post,
 };
@@ -456,41 +454,6 @@ fn the_only_server_sidecar_killed_is_used_again_when_it_is_back() {
     eventually("it is used again", || client.get("/").status() == 200);
 }
 
-/// A line to `server` that is slow in the other direction, towards clients.
-fn slow_line(server: SocketAddr) -> SocketAddr {
-    fn dial(server: SocketAddr) -> std::io::Result<TcpStream> {
-        let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None)?;
-        // Bytes on their way stay in the sidecar's kernel.
-        net::sockopt::set_socket_recv_buffer_size(&socket, 16 * 1024)?;
-        net::connect(&socket, &server)?;
-        Ok(socket.into())
-    }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let mut up = dial(server).unwrap();
-            let (mut from_client, mut to_server) =
-                (client.try_clone().unwrap(), up.try_clone().unwrap());
-            std::thread::spawn(move || {
-                let _ = std::io::copy(&mut from_client, &mut to_server);
-                let _ = to_server.shutdown(Shutdown::Write);
-            });
-            std::thread::spawn(move || {
-                let mut part = [0; 16 * 1024];
-                while let Ok(count) = up.read(&mut part)
-                    && count > 0
-                    && client.write_all(&part[..count]).is_ok()
-                {
-                    pause("a slow line", Duration::from_millis(4));
-                }
-                let _ = client.shutdown(Shutdown::Both);
-            });
-        }
-    });
-    address
-}
-
 /// The last bytes are still on their way when the server's sidecar has sent them, and the client's grants credit for them.
 #[test]
 fn the_end_of_a_response_arrives_over_a_slow_line() {
@@ -503,9 +466,9 @@ fn the_end_of_a_response_arrives_over_a_slow_line() {
         }
     });
     let mut pair = Pair::with(app.address(), |client, server| {
-        let line = slow_line(server.address).to_string();
+        let wire = Wire::slow(server.address).address.to_string();
         let place = "/services/0/ports/0/endpoints/0/address";
-        (client.set(place, line), server)
+        (client.set(place, wire), server)
     });
     let mut client = pair.connect();
     client.send(get("/"));

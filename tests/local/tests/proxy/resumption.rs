@@ -2,56 +2,9 @@
 //! has changed; who may do what is asked anew all the same.
 
 use serde_json::{Value, json};
-use std::io;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::thread;
 use tests_local::{
-    CLIENT, Pair, SERVER, Server, eventually, id, inbound_config, ok, one, outbound_config,
+    CLIENT, Pair, SERVER, Server, Wire, eventually, id, inbound_config, ok, one, outbound_config,
 };
-
-/// Carries connections to an address until it is cut; then carries new ones.
-struct Wire {
-    address: SocketAddr,
-    carried: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Wire {
-    fn to(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = listener.local_addr().unwrap();
-        let carried = Arc::new(Mutex::new(Vec::new()));
-        let ends = carried.clone();
-        // Lives as long as the test.
-        thread::spawn(move || {
-            for from in listener.incoming().flatten() {
-                let Ok(to) = TcpStream::connect(target) else {
-                    continue;
-                };
-                ends.lock().unwrap().extend([clone(&from), clone(&to)]);
-                for (from, to) in [(clone(&from), clone(&to)), (to, from)] {
-                    thread::spawn(move || carry(&from, &to));
-                }
-            }
-        });
-        Self { address, carried }
-    }
-
-    fn cut(&self) {
-        for end in self.carried.lock().unwrap().drain(..) {
-            let _ = end.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-fn clone(stream: &TcpStream) -> TcpStream {
-    stream.try_clone().unwrap()
-}
-
-fn carry(mut from: &TcpStream, mut to: &TcpStream) {
-    let _ = io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Write);
-}
 
 struct Sidecars {
     pair: Pair,

@@ -217,7 +217,7 @@ impl Driver {
         drop(state);
         self.wait_for(waits, moved);
         if self.deadline.poll_expired(cx) {
-            // Or where nothing is waited for from now on it would have expired each time.
+            // A deadline stays expired, also where nothing is waited for from now on.
             self.deadline.disarm();
             return match std::mem::replace(&mut self.waits, Waits::Nothing) {
                 Waits::Block => broken("the peer did not finish a header block, or its preface"),
@@ -333,11 +333,11 @@ impl Driver {
         const LIMIT: usize = 256 * 1024;
         let last = std::mem::take(&mut self.connection.state.borrow_mut().out);
         self.sending.extend_from_slice(last.as_slice());
-        let patience = match orderly {
-            true => PATIENCE,
-            false => Duration::from_secs(1),
-        };
-        self.deadline.arm(patience);
+        self.deadline.arm(if orderly {
+            PATIENCE
+        } else {
+            Duration::from_secs(1)
+        });
         let mut shut = false;
         let mut dropped = 0;
         poll_fn(|cx| {
@@ -367,7 +367,7 @@ impl Driver {
                         dropped += count;
                         // Whoever grants credit still reads what was sent.
                         if orderly {
-                            self.deadline.arm(patience);
+                            self.deadline.arm(PATIENCE);
                         }
                     }
                     Poll::Ready(_) => return Poll::Ready(()),
