@@ -18,6 +18,7 @@ mod history;
 mod hub;
 pub mod index;
 pub mod jwks;
+pub mod lookup;
 pub mod memory_limit;
 pub mod metrics;
 mod objects;
@@ -30,6 +31,7 @@ pub mod store;
 pub mod tokens;
 
 pub use objects::read as read_object;
+pub use serve::CertificatePace;
 pub use state::{ConsoleDoor, HOST_AWAY};
 
 use ca::{Authority, AuthorityError};

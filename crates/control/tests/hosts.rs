@@ -12,6 +12,7 @@ use tonic::Code;
 use tulle_api::v1;
 use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_control::ControllerConfig;
+use tulle_control::store::{Embedded, Space, Store, Write};
 use tulle_model::resource::Resource;
 
 #[tokio::test]
@@ -99,6 +100,93 @@ async fn a_host_runs_its_own_workloads_and_no_more() {
     assert!(n1.report_placement(at("w", "n1")).await.is_err());
     n2.report_placement(at("w", "n2")).await.unwrap();
     n2.create_join_token(token("svc/w")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_workload_that_cannot_be_read_keeps_its_owner() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = start(directory.path()).await;
+    first.running.shutdown().await;
+    drop(first.objects);
+    let newer = |name: &str| Write::Put {
+        kind: "Workload".into(),
+        name: name.into(),
+        json: r#"{"apiVersion":"tulle.dev/v9"}"#.into(),
+    };
+    let of_n1 = |name: &str| Write::PutValue {
+        space: Space::Owners,
+        key: name.into(),
+        value: b"n1".to_vec(),
+    };
+    let store = Embedded::open(&directory.path().join("state/store.redb")).unwrap();
+    // The last one is the controller's own.
+    let all = [newer("a"), of_n1("a"), newer("b"), of_n1("b"), newer("c")];
+    store.commit(&all).unwrap();
+    drop(store);
+
+    let mut mesh = start(directory.path()).await;
+    let (n1, n2) = (mesh.join("node/n1").await, mesh.join("node/n2").await);
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&n1)).await);
+    let mut n2 = ObjectsClient::new(mesh.dial(Some(&n2)).await);
+    let delete = |name: &str| v1::DeleteRequest {
+        kind: "Workload".into(),
+        name: name.into(),
+    };
+    for name in ["a", "b", "c"] {
+        let replaced = apply(&mut n2, &[workload_of("n2", name, 80)]).await;
+        assert_eq!(replaced.unwrap_err().code(), Code::PermissionDenied);
+        let deleted = n2.delete(delete(name)).await;
+        assert_eq!(deleted.unwrap_err().code(), Code::PermissionDenied);
+    }
+    assert!(apply(&mut n1, &[workload_of("n1", "c", 80)]).await.is_err());
+    let replaced = apply(&mut n1, &[workload_of("n1", "a", 80)]).await;
+    assert_eq!(replaced.unwrap(), ["configured"]);
+    let deleted = n1.delete(delete("b")).await.unwrap();
+    assert!(deleted.into_inner().existed);
+    // Nobody owns what is gone.
+    apply(&mut n2, &[workload_of("n2", "b", 80)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_host_fills_the_room_of_one_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    let (n1, n2) = (mesh.join("node/n1").await, mesh.join("node/n2").await);
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&n1)).await);
+    let mut n2 = ObjectsClient::new(mesh.dial(Some(&n2)).await);
+    let long = |node: &str, number: usize| {
+        let mut workload = workload_of(node, &format!("{node}-{number}"), 80);
+        workload["spec"]["env"][0]["value"] = "x".repeat(250 * 1024).into();
+        workload
+    };
+    // 8 MiB have room for so many.
+    for number in 0..32 {
+        apply(&mut n1, &[long("n1", number)]).await.unwrap();
+    }
+    let refused = apply(&mut n1, &[long("n1", 32)]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let why = refused.message();
+    assert!(why.contains("node n1") && why.contains("8388608"), "{why}");
+    // It may repeat what it has, and others have room.
+    let again = apply(&mut n1, &[long("n1", 0)]).await;
+    assert_eq!(again.unwrap(), ["unchanged"]);
+    apply(&mut n2, &[long("n2", 0)]).await.unwrap();
+
+    // The operator may give it more. Then it may change that, and not add to it.
+    mesh.apply(&[long("n1", 32)]).await;
+    let mut other = long("n1", 32);
+    other["spec"]["ports"][0]["port"] = 81.into();
+    let changed = apply(&mut n1, &[other]).await;
+    assert_eq!(changed.unwrap(), ["configured"]);
+    assert!(apply(&mut n1, &[workload_of("n1", "w", 80)]).await.is_err());
+    for name in ["n1-31", "n1-32"] {
+        let delete = v1::DeleteRequest {
+            kind: "Workload".into(),
+            name: name.into(),
+        };
+        n1.delete(delete).await.unwrap();
+    }
+    apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod group;
 use common::{Stream, dial, local, names, sign};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tokio::time::timeout;
 use tonic::{Code, Status};
 use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
@@ -20,6 +21,8 @@ const ALLOWED: u64 = 128 << 20;
 const LONG: Duration = Duration::from_secs(120);
 /// The most names a proxy may subscribe to.
 const NAMES: usize = 20_000;
+/// Names of a small message: as many as a proxy may add while memory is short.
+const FEW_NAMES: usize = 64;
 /// Streams of one connection.
 const STREAMS: usize = 16;
 
@@ -90,6 +93,86 @@ async fn controller(directory: &str) {
     std::future::pending::<()>().await;
 }
 
+/// Starts the controller of a test in a container. `None`: limits need root.
+async fn contained(test: &str, directory: &Path) -> Option<(group::Limited, Remote)> {
+    let mut limited = group::again(test, ALLOWED, directory)?;
+    let said = limited.said(directory).await;
+    let (address, fingerprint) = said.split_once(' ').unwrap();
+    let remote = Remote {
+        address: address.parse().unwrap(),
+        fingerprint: fingerprint.into(),
+    };
+    Some((limited, remote))
+}
+
+/// Returns why a stream has ended, if it has.
+async fn end_of(stream: &mut Stream) -> Option<Status> {
+    loop {
+        match timeout(Duration::ZERO, stream.updates.message()).await {
+            // Updates that wait come first.
+            Ok(Ok(Some(_))) => {}
+            Ok(Err(status)) => return Some(status),
+            Ok(Ok(None)) | Err(_) => return None,
+        }
+    }
+}
+
+/// Adds names to all streams in turn, a few in each message, until one is refused.
+async fn creep(streams: &mut [Stream]) -> Option<Status> {
+    let long = "x".repeat(240);
+    for round in 0..NAMES / FEW_NAMES {
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let names = (0..FEW_NAMES).map(|n| format!("service/{long}-{number}-{round}-{n}"));
+            let request = v1::SubscribeRequest {
+                subscribe: names.collect(),
+                ..Default::default()
+            };
+            // It fails when the stream has ended.
+            let _ = stream.requests.send(request).await;
+            let end = end_of(stream).await;
+            if end.is_some() {
+                return end;
+            }
+        }
+    }
+    None
+}
+
+/// All streams are open before memory is short, so nobody refuses these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_ask_for_too_much_in_small_messages_are_refused_in_time() {
+    const NAME: &str = "members_that_ask_for_too_much_in_small_messages_are_refused_in_time";
+    if let Some(directory) = group::directory() {
+        return controller(&directory).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some((mut limited, remote)) = contained(NAME, directory.path()).await else {
+        return;
+    };
+    let identity = remote.join(directory.path()).await;
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        let channel = dial(remote.address, &remote.fingerprint, Some(&identity)).await;
+        let channel = channel.unwrap();
+        for _ in 0..STREAMS {
+            streams.push(Stream::open(channel.clone()).await.unwrap());
+        }
+    }
+    let mut honest = streams.pop().unwrap();
+    honest.subscribe(&["mesh"]).await;
+    assert_eq!(names(&honest.accept().await), ["mesh"]);
+
+    let why = creep(&mut streams).await.unwrap();
+    limited.runs();
+    println!("{} KiB: {why}", limited.memory() >> 10);
+    assert_eq!(why.code(), Code::ResourceExhausted, "{why}");
+    assert!(why.message().starts_with("overload: "), "{why}");
+    // A proxy that asks for little receives it all the same.
+    honest.subscribe(&["catalog"]).await;
+    assert_eq!(names(&honest.accept().await), ["catalog"]);
+    limited.runs();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_ask_for_too_much_are_refused_in_time() {
     const NAME: &str = "members_that_ask_for_too_much_are_refused_in_time";
@@ -97,14 +180,8 @@ async fn members_that_ask_for_too_much_are_refused_in_time() {
         return controller(&directory).await;
     }
     let directory = tempfile::tempdir().unwrap();
-    let Some(mut limited) = group::again(NAME, ALLOWED, directory.path()) else {
+    let Some((mut limited, remote)) = contained(NAME, directory.path()).await else {
         return;
-    };
-    let said = limited.said(directory.path()).await;
-    let (address, fingerprint) = said.split_once(' ').unwrap();
-    let remote = Remote {
-        address: address.parse().unwrap(),
-        fingerprint: fingerprint.into(),
     };
     let identity = remote.join(directory.path()).await;
     let channel = dial(remote.address, &remote.fingerprint, Some(&identity))

@@ -60,7 +60,7 @@ pub use target::split_authority;
 pub struct Limits {
     /// Longest accepted head in bytes, from the request or status line to the empty line.
     pub head_bytes: usize,
-    /// Most header lines accepted; values above 128 count as 128.
+    /// Most header lines accepted; values above 144 count as 144.
     pub headers: usize,
 }
 

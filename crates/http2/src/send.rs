@@ -9,7 +9,7 @@ use tulle_http1::{BodyLength, Limits, Method, Parsed};
 /// The owner has applied the operator's limits when it received the message that it writes here.
 const LIMITS: Limits = Limits {
     head_bytes: 32 * 1024 * 1024,
-    headers: 128,
+    headers: usize::MAX,
 };
 
 /// Number of the owner's bytes that were taken, and the place in `out` of the last frame's flags.

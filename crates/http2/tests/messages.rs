@@ -318,6 +318,30 @@ fn a_head_over_the_limit_is_given_so_that_its_reader_refuses_it() {
     assert_eq!(server.owner.at(1).head, "GET / HTTP/1.1\r\nhost: a\r\n\r\n");
 }
 
+/// 128 of the operator's limit, and those that sidecars add.
+#[test]
+fn heads_of_all_fields_that_are_accepted_are_sent() {
+    let (mut client, mut server) = pair(Config {
+        head_fields: 144,
+        ..Config::default()
+    });
+    let fields = "x: y\r\n".repeat(143);
+    let stream = client.connection.open().unwrap();
+    client.write(
+        stream,
+        format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n").as_bytes(),
+    );
+    settle(&mut client, &mut server);
+    assert_eq!(server.owner.at(0).head.matches("x: y").count(), 143);
+    server.write(
+        0,
+        format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{fields}\r\n").as_bytes(),
+    );
+    settle(&mut client, &mut server);
+    let seen = client.owner.at(stream);
+    assert_eq!(seen.head.matches("x: y").count(), 143);
+}
+
 #[test]
 fn a_block_in_pieces_and_padding() {
     let mut server = End::greeted(Config::default());

@@ -17,6 +17,7 @@ use serde_json::Value;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -242,7 +243,7 @@ pub(crate) fn json(status: StatusCode, value: &Value) -> HttpResponse {
 }
 
 /// A certificate of the mesh's root for a server's names. It is made when it is first needed, again after two
-/// thirds of its life, and when the root changes.
+/// thirds of its life, when the root changes, and when the clock has been set back.
 struct Renewed {
     feed: Feed,
     names: Vec<String>,
@@ -251,9 +252,26 @@ struct Renewed {
 
 struct Present {
     key: Arc<CertifiedKey>,
-    renew_at: SystemTime,
+    /// From when it was made until it is renewed. A clock that shows less was set back: the certificate may not be
+    /// valid yet.
+    in_use: Range<SystemTime>,
     /// Fingerprint of the root that it comes from.
     root: String,
+}
+
+impl Present {
+    /// Takes a certificate that was made at this time.
+    fn new(key: CertifiedKey, root: String, now: SystemTime) -> Self {
+        Self {
+            key: Arc::new(key),
+            in_use: now..now + VALIDITY * 2 / 3,
+            root,
+        }
+    }
+
+    fn is_good(&self, root: &str, now: SystemTime) -> bool {
+        self.in_use.contains(&now) && self.root == root
+    }
 }
 
 impl Renewed {
@@ -271,16 +289,9 @@ impl ResolvesServerCert for Renewed {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let now = SystemTime::now();
         let root = self.feed.root_fingerprint();
-        let good = |p: &Present| now < p.renew_at && p.root == root;
-        if !present.as_ref().is_some_and(good) {
+        if !present.as_ref().is_some_and(|p| p.is_good(&root, now)) {
             match self.make() {
-                Ok(key) => {
-                    *present = Some(Present {
-                        key: Arc::new(key),
-                        renew_at: now + VALIDITY * 2 / 3,
-                        root,
-                    });
-                }
+                Ok(key) => *present = Some(Present::new(key, root, now)),
                 Err(error) => tracing::error!(error, "no certificate for the controller's servers"),
             }
         }
@@ -293,5 +304,24 @@ impl fmt::Debug for Renewed {
         f.debug_struct("Renewed")
             .field("names", &self.names)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_a_clock_that_was_ahead_is_made_anew() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = aws_lc_rs::sign::any_ecdsa_type(&key).unwrap();
+        let now = SystemTime::now();
+        let ahead = now + Duration::from_secs(3600);
+        let made = Present::new(CertifiedKey::new(Vec::new(), key), "root".to_owned(), ahead);
+        assert!(made.is_good("root", ahead));
+        assert!(!made.is_good("root", now), "it is not valid yet");
+        assert!(!made.is_good("root", ahead + VALIDITY * 2 / 3));
+        assert!(!made.is_good("another", ahead));
     }
 }

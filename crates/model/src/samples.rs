@@ -176,6 +176,11 @@ impl CountedTraffic {
         }
     }
 
+    /// The number of buckets. A proxy may name any bounds.
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
     /// How many milliseconds this share of the requests took at most, estimated within its bucket.
     pub fn percentile(&self, share: f64) -> Option<f64> {
         let each = self.buckets.iter();

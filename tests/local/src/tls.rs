@@ -252,7 +252,15 @@ impl TlsServer {
         alpn: &[&str],
         serve: impl Fn(TlsConnection) + Send + Sync + 'static,
     ) -> Self {
-        let config = server_config(certificate, alpn);
+        Self::with(listener, server_config(certificate, alpn), serve)
+    }
+
+    /// The same, with a configuration of its own.
+    pub fn with(
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        serve: impl Fn(TlsConnection) + Send + Sync + 'static,
+    ) -> Self {
         let server = Self {
             address: listener.local_addr().unwrap(),
             stopped: Arc::default(),
@@ -313,6 +321,8 @@ impl TlsConnection {
         config: Arc<ServerConfig>,
         seen: Arc<Mutex<Seen>>,
     ) -> Option<Self> {
+        // A test may let its clients wait for long, and a busy machine adds to that.
+        tcp.set_read_timeout(Some(PATIENCE * 3)).unwrap();
         let mut connection = ServerConnection::new(config).unwrap();
         while connection.is_handshaking() {
             if connection.complete_io(&mut tcp).is_err() {

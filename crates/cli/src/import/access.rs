@@ -1,10 +1,14 @@
 //! Egress, IngressBackend and AccessControl.
 
+use super::cel::any_network;
 use super::fields::{carry, list, lose_rest, take, text};
 use super::imported::{Imported, object};
 use super::source::Source;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+const POLICY: &str =
+    "write an AuthorizationPolicy: docs/manifests/access.md, or leave it out if all may call";
 
 /// An Egress of theirs names callers of any namespace; one of ours is about its own. There is one for each.
 pub(super) fn egress(mut source: Source, imported: &mut Imported) {
@@ -41,13 +45,15 @@ pub(super) fn egress(mut source: Source, imported: &mut Imported) {
     let mut fields = Map::new();
     carry(&mut spec, "hosts", &mut fields, "hosts");
     carry(&mut spec, "ipAddresses", &mut fields, "ipAddresses");
-    let ports: Vec<Value> = list(&mut spec, "ports")
+    let ports = list(&mut spec, "ports");
+    let for_any_port = ports.is_empty();
+    let ports: Vec<Value> = ports
         .into_iter()
         .enumerate()
         .filter_map(|(number, port)| egress_port(&id, number, port, imported))
         .collect();
     if !ports.is_empty() {
-        fields.insert("ports".into(), ports.into());
+        fields.insert("ports".into(), json!(ports));
     }
     let matches = egress_matches(&id, &mut spec, imported);
     if !matches.is_empty() {
@@ -63,7 +69,10 @@ pub(super) fn egress(mut source: Source, imported: &mut Imported) {
         );
         return;
     }
-    // One that lost its conditions would allow more than before.
+    // One that lost all its ports or its conditions would allow more than before.
+    if ports.is_empty() && !for_any_port {
+        return;
+    }
     if imported
         .lost
         .iter()
@@ -141,60 +150,120 @@ fn egress_matches(id: &str, spec: &mut Value, imported: &mut Imported) -> Vec<Va
     ours
 }
 
-/// IngressBackend and AccessControl, which have the same fields. One with conditions on requests, of `groups`, becomes an
-/// AuthorizationPolicy, which has such.
+/// IngressBackend and AccessControl, which have the same fields. One of theirs demands an address and, where the backend
+/// demands a client certificate, a principal, too; in one of ours either is enough. So one with both, or with conditions on
+/// requests, of `groups`, becomes an AuthorizationPolicy.
 pub(super) fn backend(mut source: Source, groups: &[Value], imported: &mut Imported) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
+    let before = imported.lost.len();
     let mut notes = Vec::new();
+    let (backends, by_certificate) = backends(&id, &mut spec, &mut notes, imported);
+    let given = list(&mut spec, "sources");
+    let matches = list(&mut spec, "matches");
+    lose_rest(imported, &id, "spec", &spec, POLICY);
+    let is_whole = imported.lost.len() == before;
+    // One source that is lost leaves fewer callers, but without all of its kind a demand is gone.
+    let (mut ranges, mut principals) = (Vec::new(), Vec::new());
+    for (number, one) in given.iter().enumerate() {
+        match backend_source(&id, &format!("spec.sources[{number}]"), one, imported) {
+            Some(Caller::Range(name)) => ranges.push(name),
+            Some(Caller::Principal(name)) => principals.push(name),
+            None => {}
+        }
+    }
+    let is_principal = |one: &Value| one["kind"] == "AuthenticatedPrincipal";
+    let gone = if by_certificate && principals.is_empty() && given.iter().any(is_principal) {
+        Some((
+            "no principal is left, and clients that are let in by address need no certificate",
+            "name clients of this mesh by their SPIFFE ids; others have to be trusted by address",
+        ))
+    } else if ranges.is_empty() && (principals.is_empty() || !given.iter().all(is_principal)) {
+        Some((
+            "no address is left, and without one nobody would be let in, or others than before",
+            "name clients by IPRange",
+        ))
+    } else {
+        None
+    };
+    if let Some((why, instead)) = gone {
+        imported.lose(&id, "spec.sources", why, instead);
+    }
+    if gone.is_some() || !is_whole {
+        return;
+    }
+    let mut from = Map::new();
+    let mut when = None;
+    if by_certificate {
+        when = any_network(&ranges);
+    } else if !ranges.is_empty() {
+        if !principals.is_empty() {
+            notes.push("spec.sources: principals counted only with client certificates".into());
+        }
+        principals.clear();
+        from.insert("networks".into(), json!(ranges));
+    }
+    if !principals.is_empty() {
+        from.insert("principals".into(), json!(principals));
+    }
+    let (kind, spec) = if matches.is_empty() && when.is_none() {
+        let range = |name: &String| json!({ "kind": "IPRange", "name": name });
+        let principal = |name: &String| json!({ "kind": "AuthenticatedPrincipal", "name": name });
+        let principals = principals.iter().map(principal);
+        let sources: Vec<Value> = ranges.iter().map(range).chain(principals).collect();
+        let spec = json!({ "backends": Value::Array(backends), "sources": sources });
+        (source.kind.as_str(), spec)
+    } else {
+        let everything = json!({});
+        let calls = match matches.is_empty() {
+            true => Some(vec![&everything]),
+            false => calls(&source, &matches, groups, imported),
+        };
+        let Some(calls) = calls else {
+            return;
+        };
+        let rules = rules(&from, when.as_deref(), &calls);
+        let spec = json!({ "targetRefs": backends, "action": "Allow", "rules": rules });
+        ("AuthorizationPolicy", spec)
+    };
+    let ours = object(kind, source.namespace(), &source.name, spec);
+    imported.make(&id, ours).notes = notes;
+}
+
+/// Reads the backends, and whether they demand a client certificate.
+fn backends(
+    id: &str,
+    spec: &mut Value,
+    notes: &mut Vec<String>,
+    imported: &mut Imported,
+) -> (Vec<Value>, bool) {
     let mut backends = Vec::new();
-    for (number, mut backend) in list(&mut spec, "backends").into_iter().enumerate() {
+    let mut by_certificate = BTreeSet::new();
+    for (number, mut backend) in list(spec, "backends").into_iter().enumerate() {
         let at = format!("spec.backends[{number}]");
         let mut fields = Map::new();
         carry(&mut backend, "name", &mut fields, "name");
         carry(&mut backend, "port/number", &mut fields, "port");
         // Which protocol is spoken the Service says, and the sidecar sees.
-        take(&mut backend, "port/protocol");
-        if take(&mut backend, "tls").is_some() {
+        let protocol = text(&mut backend, "port/protocol").unwrap_or_default();
+        let skip = take(&mut backend, "tls/skipClientCertValidation");
+        by_certificate
+            .insert(protocol.eq_ignore_ascii_case("https") && skip != Some(Value::Bool(true)));
+        if backend.get("tls").is_some() {
             notes.push(format!(
                 "{at}.tls: the sidecar takes mutual TLS in any case"
             ));
         }
-        lose_rest(imported, &id, &at, &backend, "leave it out");
+        // `tls.sniHosts` is left: it is a demand, too.
+        lose_rest(imported, id, &at, &backend, POLICY);
         backends.push(fields.into());
     }
-    let mut sources = Vec::new();
-    for (number, mut one) in list(&mut spec, "sources").into_iter().enumerate() {
-        let at = format!("spec.sources[{number}]");
-        if let Some(one) = backend_source(&id, &at, &mut one, imported) {
-            sources.push(one);
-        }
-        lose_rest(imported, &id, &at, &one, "leave it out");
+    if by_certificate.len() > 1 {
+        let why = "some of them demand a client certificate, and others do not";
+        let instead = "make an object for each of the two before";
+        imported.lose(id, "spec.backends", why, instead);
     }
-    let matches = list(&mut spec, "matches");
-    lose_rest(imported, &id, "spec", &spec, "leave it out");
-    if sources.is_empty() {
-        imported.lose(
-            &id,
-            "spec.sources",
-            "none is left, so nobody would be let in",
-            "name clients by IPRange",
-        );
-        return;
-    }
-    let (kind, spec) = if matches.is_empty() {
-        let spec = json!({ "backends": Value::Array(backends), "sources": sources });
-        (source.kind.as_str(), spec)
-    } else {
-        let Some(calls) = calls(&source, &matches, groups, imported) else {
-            return;
-        };
-        let spec =
-            json!({ "targetRefs": backends, "action": "Allow", "rules": rules(&sources, &calls) });
-        ("AuthorizationPolicy", spec)
-    };
-    let ours = object(kind, source.namespace(), &source.name, spec);
-    imported.make(&id, ours).notes = notes;
+    (backends, by_certificate.contains(&true))
 }
 
 /// The requests that HTTPRouteGroups name. None: one of them is unknown, and without it others would be let in.
@@ -225,19 +294,8 @@ fn calls<'g>(
     Some(calls)
 }
 
-/// A rule for each kind of request.
-fn rules(sources: &[Value], calls: &[&Value]) -> Vec<Value> {
-    let mut from = Map::new();
-    for (kind, list) in [
-        ("IPRange", "networks"),
-        ("AuthenticatedPrincipal", "principals"),
-    ] {
-        let of_kind = sources.iter().filter(|one| one["kind"] == kind);
-        let names: Vec<&Value> = of_kind.map(|one| &one["name"]).collect();
-        if !names.is_empty() {
-            from.insert(list.into(), json!(names));
-        }
-    }
+/// A rule for each kind of request, with a condition that all of them have.
+fn rules(from: &Map<String, Value>, when: Option<&str>, calls: &[&Value]) -> Vec<Value> {
     let rule = |call: &&Value| {
         let mut to = Map::new();
         let methods = call["methods"].as_array().cloned().unwrap_or_default();
@@ -259,8 +317,13 @@ fn rules(sources: &[Value], calls: &[&Value]) -> Vec<Value> {
         if !headers.is_empty() {
             to.insert("headers".into(), headers.into());
         }
+        if let Some(when) = when {
+            to.insert("when".into(), when.into());
+        }
         let mut rule = Map::new();
-        rule.insert("from".into(), from.clone().into());
+        if !from.is_empty() {
+            rule.insert("from".into(), from.clone().into());
+        }
         if !to.is_empty() {
             rule.insert("to".into(), to.into());
         }
@@ -269,41 +332,45 @@ fn rules(sources: &[Value], calls: &[&Value]) -> Vec<Value> {
     calls.iter().map(rule).collect()
 }
 
-fn backend_source(id: &str, at: &str, one: &mut Value, imported: &mut Imported) -> Option<Value> {
-    let kind = text(one, "kind").unwrap_or_default();
-    let name = text(one, "name").unwrap_or_default();
-    let namespace = text(one, "namespace").unwrap_or_default();
-    match kind.as_str() {
-        "IPRange" => Some(json!({ "kind": "IPRange", "name": name })),
-        "AuthenticatedPrincipal" if name.starts_with("spiffe://") => {
-            Some(json!({ "kind": "AuthenticatedPrincipal", "name": name }))
-        }
-        "AuthenticatedPrincipal" => {
-            imported.lose(
-                id,
-                at,
-                &format!("`{name}` is no SPIFFE id, and only this mesh makes certificates that it accepts"),
-                "let the client in by its addresses, with a source of kind IPRange",
-            );
-            None
-        }
-        "Service" => {
-            imported.lose(
-                id,
-                at,
-                &format!("Service {namespace}/{name} is let in by what its pods' addresses are, which change"),
-                "let it in by a source of kind IPRange; or put it into the mesh, and name it as Service: then its identity counts",
-            );
-            None
-        }
-        _ => {
-            imported.lose(
-                id,
-                at,
-                &format!("a source of kind `{kind}` is not known"),
-                "name an IPRange",
-            );
-            None
-        }
+/// A source that has a counterpart.
+enum Caller {
+    Range(String),
+    Principal(String),
+}
+
+/// Reads a source. `None`: it is lost, or a part of it.
+fn backend_source(id: &str, at: &str, one: &Value, imported: &mut Imported) -> Option<Caller> {
+    let mut one = one.clone();
+    let before = imported.lost.len();
+    let kind = text(&mut one, "kind").unwrap_or_default();
+    let name = text(&mut one, "name").unwrap_or_default();
+    let namespace = text(&mut one, "namespace").unwrap_or_default();
+    lose_rest(imported, id, at, &one, "leave it out");
+    if imported.lost.len() > before {
+        return None;
     }
+    let (why, instead) = match kind.as_str() {
+        "IPRange" => return Some(Caller::Range(name)),
+        "AuthenticatedPrincipal" if name.starts_with("spiffe://") => {
+            return Some(Caller::Principal(name));
+        }
+        "AuthenticatedPrincipal" => (
+            format!(
+                "`{name}` is no SPIFFE id, and only this mesh makes certificates that it accepts"
+            ),
+            "name a client of this mesh by its SPIFFE id",
+        ),
+        "Service" => (
+            format!(
+                "Service {namespace}/{name} is let in by what its pods' addresses are, which change"
+            ),
+            "let it in by a source of kind IPRange; or put it into the mesh, and name it as Service: then its identity counts",
+        ),
+        _ => (
+            format!("a source of kind `{kind}` is not known"),
+            "name an IPRange",
+        ),
+    };
+    imported.lose(id, at, &why, instead);
+    None
 }

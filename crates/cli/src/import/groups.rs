@@ -71,6 +71,17 @@ pub(crate) fn kinds(mesh: OtherMesh) -> &'static [&'static str] {
     }
 }
 
+/// Namespaces of Linkerd and of its extensions. Others that begin like them are anybody's.
+const OF_LINKERD: [&str; 7] = [
+    "linkerd",
+    "linkerd-buoyant",
+    "linkerd-cni",
+    "linkerd-jaeger",
+    "linkerd-multicluster",
+    "linkerd-smi",
+    "linkerd-viz",
+];
+
 /// Whether an object is part of the mesh itself, in the namespace where it usually runs: it ends with the mesh.
 pub(crate) fn is_part(mesh: OtherMesh, kind: &str, namespace: &str) -> bool {
     let is_workload = matches!(kind, "CronJob" | "DaemonSet" | "Deployment" | "StatefulSet");
@@ -80,7 +91,7 @@ pub(crate) fn is_part(mesh: OtherMesh, kind: &str, namespace: &str) -> bool {
         }
         OtherMesh::Istio => is_workload && namespace == "istio-system",
         // Its policies there are about itself; what holds for a mesh as a whole is no object.
-        OtherMesh::Linkerd => namespace == "linkerd" || namespace.starts_with("linkerd-"),
+        OtherMesh::Linkerd => OF_LINKERD.contains(&namespace),
     }
 }
 
@@ -104,6 +115,23 @@ mod tests {
             (OtherMesh::Linkerd, "tap.linkerd.io", false),
         ] {
             assert_eq!(is_of(mesh, group), expected, "{group}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_named_like_linkerd_is_not_linkerds() {
+        for (namespace, expected) in [
+            ("linkerd", true),
+            ("linkerd-viz", true),
+            ("linkerd-multicluster", true),
+            ("linkerd-demo", false),
+            ("linkerd-", false),
+            ("linkerdshop", false),
+        ] {
+            for kind in ["Server", "Deployment"] {
+                let is_part = is_part(OtherMesh::Linkerd, kind, namespace);
+                assert_eq!(is_part, expected, "{kind} {namespace}");
+            }
         }
     }
 }

@@ -3,6 +3,8 @@ use super::*;
 use serde_json::json;
 use tulle_model::manifest::parse;
 
+mod no_wider;
+
 fn imported(text: &str) -> Imported {
     checked(text, osm::import)
 }
@@ -164,8 +166,7 @@ metadata: {{name: in, namespace: httpbin}}
 spec:
   backends:
   - name: httpbin
-    port: {{number: 14001, protocol: https}}
-    tls: {{skipClientCertValidation: false}}
+    port: {{number: 14001, protocol: http}}
   sources: [{sources}]
 "
             )
@@ -181,6 +182,7 @@ spec:
         let service = "{kind: Service, name: nginx, namespace: ingress}";
         let principal =
             "{kind: AuthenticatedPrincipal, name: ingress-nginx.ingress-nginx.cluster.local}";
+        // Without client certificates addresses alone count.
         let some = imported(&text(&format!("{service}, {principal}, {range}")));
         let id = format!("{kind} httpbin/in");
         assert_eq!(

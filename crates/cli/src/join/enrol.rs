@@ -34,6 +34,8 @@ use tulle_tls::enrol::{Enrolled, SigningRequest};
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Between tries to renew while the controller is away.
 const RETRY: Duration = Duration::from_secs(10);
+/// The longest pause before another authority is asked for, where the one before could not be kept.
+const LONGEST_RETRY: Duration = Duration::from_mins(10);
 /// How often a host looks at the clock, and asks a controller of an earlier version whether it is still one of the mesh.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// How often it asks one that says itself when to ask.
@@ -94,6 +96,31 @@ struct Present {
     came: SystemTime,
     /// The age at which it is renewed, if the Mesh names one that is earlier than two thirds of its life.
     renew_after: Option<Duration>,
+}
+
+/// When this host asks for another authority after one that it could not keep, as on a full disk. The controller signs and
+/// stores each, so the pauses get longer.
+#[derive(Default)]
+struct AuthorityRetry {
+    pause: Option<Duration>,
+    at: Option<Instant>,
+}
+
+impl AuthorityRetry {
+    /// Begins a pause, twice as long as the one before.
+    fn failed(&mut self, now: Instant) {
+        let pause = self.pause.map_or(RETRY, |last| last * 2).min(LONGEST_RETRY);
+        (self.pause, self.at) = (Some(pause), Some(now + pause));
+    }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        self.at.is_some_and(|at| now < at)
+    }
+
+    /// Whether a pause has ended. It says so once.
+    fn is_over(&mut self, now: Instant) -> bool {
+        self.at.take_if(|at| now >= *at).is_some()
+    }
 }
 
 impl Node {
@@ -239,12 +266,14 @@ impl Node {
         let mut terms = None;
         let line = Arc::clone(&self.controller.line);
         let mut last = Instant::now();
+        let mut retry = AuthorityRetry::default();
         loop {
             let due = lock(&self.present).due();
             let asked = tokio::select! {
                 () = sleep(due.min(LOOK_AGAIN)) => false,
                 () = line.asked() => true,
             };
+            let asked = retry.is_over(Instant::now()) || asked;
             if due > LOOK_AGAIN || asked {
                 if line.is_told() && !asked && last.elapsed() < ASK_ANYWAY {
                     continue;
@@ -276,7 +305,7 @@ impl Node {
                             tracing::info!("the lifetime of certificates was shortened");
                         } else if present.is_outdated(status.trust.unwrap_or_default()) {
                             tracing::info!("the mesh's root is being replaced");
-                        } else if status.host_authority_due {
+                        } else if status.host_authority_due && !retry.is_paused(Instant::now()) {
                             tracing::info!("this host's authority over its workloads is due");
                         } else {
                             continue;
@@ -310,10 +339,13 @@ impl Node {
                     // The controller learns what certificate is in force here, and what was done while it was away.
                     line.ask();
                     tracing::info!("renewed the host's certificate");
-                    if let Err(failure) = adopted {
-                        tracing::warn!("{failure}");
-                        // The controller says at once that the authority is due, still.
-                        sleep(RETRY).await;
+                    match adopted {
+                        Ok(()) => retry = AuthorityRetry::default(),
+                        Err(failure) => {
+                            tracing::warn!("{failure}");
+                            // The controller says at once that the authority is due, still.
+                            retry.failed(Instant::now());
+                        }
                     }
                     continue;
                 }
@@ -612,5 +644,30 @@ impl Controller {
             }
         });
         Ok(near)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_that_cannot_be_kept_is_asked_for_less_and_less() {
+        let begun = Instant::now();
+        let mut retry = AuthorityRetry::default();
+        assert!(!retry.is_paused(begun) && !retry.is_over(begun));
+        let mut pauses = Vec::new();
+        let mut now = begun;
+        while now < begun + Duration::from_hours(1) {
+            retry.failed(now);
+            let until = retry.at.unwrap();
+            assert!(retry.is_paused(now) && !retry.is_over(now));
+            assert!(!retry.is_paused(until) && retry.is_over(until));
+            // It is asked for once.
+            assert!(!retry.is_over(until));
+            pauses.push((until - now).as_secs());
+            now = until;
+        }
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]);
     }
 }

@@ -58,10 +58,8 @@ pub(crate) struct Context {
     pub(crate) network: Option<Network>,
     /// Name of this host in placements.
     pub(crate) node: String,
-    /// Identifies this start of the supervisor in reports of placements.
-    pub(crate) reporter: String,
-    /// How many of them there were.
-    pub(crate) reports: Cell<u64>,
+    /// Numbers the reports of placements.
+    pub(crate) reports: Reports,
     /// Where sidecars find the controller.
     pub(crate) controller: SocketAddr,
     /// Where the console answers, if it does.
@@ -94,7 +92,7 @@ pub(crate) struct Context {
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,
-    /// Users of their own that applications and sidecars have had, by name.
+    /// Users of their own that applications and sidecars have, by name.
     pub(crate) users: RefCell<BTreeMap<String, u32>>,
     /// Which numbers are taken.
     pub(crate) numbers: RefCell<Numbers>,
@@ -132,6 +130,33 @@ impl Numbers {
     pub(crate) fn service(&mut self, name: &str) -> u16 {
         let next = u16::try_from(self.services.len()).unwrap_or(u16::MAX);
         *self.services.entry(name.to_owned()).or_insert(next)
+    }
+}
+
+/// Numbers reports of placements. The controller ignores a report that comes after one with a higher number.
+pub(crate) struct Reports {
+    /// Identifies this start of the supervisor.
+    reporter: String,
+    count: Cell<u64>,
+}
+
+impl Reports {
+    pub(crate) fn new(reporter: String) -> Self {
+        Self {
+            reporter,
+            count: Cell::default(),
+        }
+    }
+
+    /// Makes a report of a placement that was read just now. A placement that is read later gets a higher number,
+    /// whichever report is sent first.
+    pub(crate) fn numbered(&self, placement: Placement) -> Placement {
+        self.count.set(self.count.get() + 1);
+        Placement {
+            reporter: self.reporter.clone(),
+            sequence: self.count.get(),
+            ..placement
+        }
     }
 }
 
@@ -203,10 +228,12 @@ impl Context {
     }
 
     /// Tells the controller where a workload runs.
-    pub(crate) async fn report(&self, mut placement: Placement) -> Result<()> {
-        placement.reporter.clone_from(&self.reporter);
-        placement.sequence = self.reports.get() + 1;
-        self.reports.set(placement.sequence);
+    pub(crate) async fn report(&self, placement: Placement) -> Result<()> {
+        self.send_report(self.reports.numbered(placement)).await
+    }
+
+    /// Sends a report that has its number.
+    pub(crate) async fn send_report(&self, placement: Placement) -> Result<()> {
         let name = placement.workload.clone();
         let mut objects = self.objects.clone();
         let call = objects.report_placement(placement);
@@ -364,6 +391,25 @@ pub(crate) fn process_of(kept: Option<&SupervisedProcess>) -> super::state::Proc
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_placement_that_was_read_earlier_is_an_older_report_though_it_is_sent_later() {
+        let reports = Reports::new("r".to_owned());
+        let read = |not_ready| {
+            reports.numbered(Placement {
+                not_ready,
+                ..Placement::default()
+            })
+        };
+        // A task that sends it runs later.
+        let again = read(true);
+        let again = async move { again };
+        let news = read(false);
+        let again = again.await;
+        assert_eq!((news.not_ready, again.not_ready), (false, true));
+        assert_eq!(news.reporter, again.reporter);
+        assert!(again.sequence < news.sequence);
+    }
 
     #[test]
     fn numbers_are_given_once_and_again_when_free() {

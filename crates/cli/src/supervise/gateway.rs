@@ -6,7 +6,7 @@ use super::listening::Listening;
 use super::pace::{STEADY_PERIOD, STEADY_TRIES};
 use super::ports::{Reserved, addresses};
 use super::proxy::{Description, RunningProxy};
-use super::state;
+use super::{state, user};
 use crate::failure::Result;
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -63,6 +63,7 @@ impl RunningGateway {
             if let Some(proxy) = proxy {
                 proxy.stop().await;
             }
+            user::give_back_sidecar(&unit.context, &proxy_name(&unit.name));
         });
         Self {
             wanted,
@@ -93,6 +94,11 @@ impl RunningGateway {
         let _ = self.stop.send(true);
         self.task
     }
+}
+
+/// A workload may have the gateway's name; that has no dot in it.
+fn proxy_name(gateway: &str) -> String {
+    format!("gateway.{gateway}")
 }
 
 struct Unit {
@@ -148,8 +154,7 @@ impl Unit {
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {
-        // A workload may have the same name; it has no dot in it.
-        let name = format!("gateway.{}", self.name);
+        let name = proxy_name(&self.name);
         let metrics = self.context.fixed_port(&name, LOCALHOST, METRICS)?;
         let admin = self.context.fixed_port(&name, LOCALHOST, ADMIN)?;
         let description = Description {

@@ -17,10 +17,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tulle_api::v1::host_request::Ask;
 use tulle_api::v1::host_response::Answer;
 use tulle_api::v1::{self, IssuedByHost, SignResponse};
+use tulle_control::CertificatePace;
 use tulle_control::ca::VerifiedCsr;
 use tulle_control::ca::host::{HostAuthority, HostKey};
 use tulle_model::identity::SpiffeId;
@@ -65,6 +66,8 @@ pub(crate) struct HostCertifier {
     /// The host that it is of, and the roots that this host believes.
     host: RefCell<Option<(SpiffeId, Vec<CertificateDer<'static>>)>>,
     issued: RefCell<VecDeque<Issued>>,
+    /// The controller's pace for each identity: a certificate costs a durable write, and a place in `issued`.
+    pace: CertificatePace,
 }
 
 impl HostCertifier {
@@ -77,6 +80,7 @@ impl HostCertifier {
             issued_file,
             held: RefCell::default(),
             host: RefCell::default(),
+            pace: CertificatePace::default(),
         }
     }
 
@@ -222,12 +226,25 @@ impl HostCertifier {
         }
     }
 
+    /// Refuses more than the controller would sign for one identity.
+    fn keep_pace(&self, identity: &SpiffeId, at: Instant) -> std::result::Result<(), String> {
+        match self.pace.take(identity, at) {
+            true => Ok(()),
+            false => Err(format!(
+                "{identity} asks the supervisor of this host for certificates too often: it has to wait. If that goes on, \
+                 look into its sidecar's log, and restart its workload"
+            )),
+        }
+    }
+
     /// Certifies one of this host's workloads.
     fn sign(
         &self,
         csr_der: &[u8],
         identity: &SpiffeId,
+        at: Instant,
     ) -> std::result::Result<SignResponse, String> {
+        self.keep_pace(identity, at)?;
         let held = self.held.borrow();
         let Some(held) = held.as_ref() else {
             return Err(
@@ -279,17 +296,21 @@ impl HostCertifier {
     ) {
         while let Ok(request) = socket.next().await {
             let answer = match request.ask {
-                Some(Ask::CsrDer(csr)) => match self.sign(&csr, &identity) {
+                Some(Ask::CsrDer(csr)) => match self.sign(&csr, &identity, Instant::now()) {
                     Ok(signed) => Answer::Signed(signed),
                     Err(why) => Answer::Refused(why),
                 },
-                Some(Ask::JoinToken(_)) => {
-                    let name = format!("svc/{}", identity.name());
-                    match context.token(&name, CONTROLLER_TIME).await {
-                        Ok(token) => Answer::JoinToken(token.token),
-                        Err(failure) => Answer::Refused(failure.to_string()),
+                // The controller keeps a bounded number of tokens for this host: one sidecar must not use them all up.
+                Some(Ask::JoinToken(_)) => match self.keep_pace(&identity, Instant::now()) {
+                    Ok(()) => {
+                        let name = format!("svc/{}", identity.name());
+                        match context.token(&name, CONTROLLER_TIME).await {
+                            Ok(token) => Answer::JoinToken(token.token),
+                            Err(failure) => Answer::Refused(failure.to_string()),
+                        }
                     }
-                }
+                    Err(why) => Answer::Refused(why),
+                },
                 None => Answer::Refused("the sidecar is of a newer version".into()),
             };
             if socket.answer(request.id, answer).await.is_err() {
@@ -337,7 +358,8 @@ mod tests {
         let host = host(&root);
         let first = certifier();
         let csr = SigningRequest::new(&id("svc/a")).unwrap().csr_der;
-        let refused = first.sign(&csr, &id("svc/a")).unwrap_err();
+        let now = Instant::now();
+        let refused = first.sign(&csr, &id("svc/a"), now).unwrap_err();
         assert!(refused.contains("hostAuthority"), "{refused}");
         let key = HostKey::generate().unwrap();
         let constraint = HostConstraint {
@@ -361,12 +383,12 @@ mod tests {
         assert_eq!(again.identity("a"), Some(id("svc/a")));
         assert_eq!(again.identity("edge"), None);
         assert_eq!(again.generation(), 4);
-        let signed = again.sign(&csr, &id("svc/a")).unwrap();
+        let signed = again.sign(&csr, &id("svc/a"), now).unwrap();
         assert_eq!(signed.chain_der.len(), 2);
-        assert!(again.sign(&csr, &id("svc/b")).is_err());
-        assert!(again.sign(b"x", &id("svc/a")).is_err());
+        assert!(again.sign(&csr, &id("svc/b"), now).is_err());
+        assert!(again.sign(b"x", &id("svc/a"), now).is_err());
         for _ in 0..2 {
-            again.sign(&csr, &id("svc/a")).unwrap();
+            again.sign(&csr, &id("svc/a"), now).unwrap();
         }
         // The next process knows what was certified, until the controller knows it.
         let told = certifier().untold();
@@ -377,5 +399,22 @@ mod tests {
         assert_eq!(again.generation(), 0);
         certifier().read(&host).unwrap();
         assert!(!files().0.exists());
+    }
+
+    #[test]
+    fn a_sidecar_asks_no_more_often_than_of_the_controller() {
+        let dir = tempfile::tempdir().unwrap();
+        let certifier = HostCertifier::at(dir.path().join("a.json"), dir.path().join("i.json"));
+        let csr = SigningRequest::new(&id("svc/a")).unwrap().csr_der;
+        let now = Instant::now();
+        let why = |of: &str, at: Instant| certifier.sign(&csr, &id(of), at).unwrap_err();
+        // The controller's burst. This host has no authority, which makes no difference.
+        for _ in 0..200 {
+            assert!(why("svc/a", now).contains("hostAuthority"));
+        }
+        assert!(why("svc/a", now).contains("too often"));
+        assert!(why("svc/b", now).contains("hostAuthority"), "others go on");
+        let later = now + Duration::from_secs(1);
+        assert!(why("svc/a", later).contains("hostAuthority"));
     }
 }

@@ -302,8 +302,10 @@ impl Supervisor {
             .filter_map(RunningWorkload::placement)
         {
             let context = Rc::clone(&self.context);
+            // A report that the workload makes before the task runs is newer.
+            let report = context.reports.numbered(placement);
             tokio::task::spawn_local(async move {
-                if let Err(failure) = context.report(placement).await {
+                if let Err(failure) = context.send_report(report).await {
                     tracing::warn!("{failure}");
                 }
             });

@@ -7,7 +7,7 @@
 
 use super::context::Context;
 use crate::failure::{Failure, OrFail, Result};
-use crate::paths::make_dir;
+use crate::paths::{Paths, make_dir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
@@ -154,6 +154,34 @@ fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
         .ok_or_else(|| Failure::new(format!("there is no user left for {name}")))?;
     context.users.borrow_mut().insert(name.to_owned(), id);
     Ok(id)
+}
+
+/// Gives back the users of a workload that has ended.
+pub(crate) fn give_back(context: &Context, name: &str) {
+    give_back_sidecar(context, name);
+    release_application(&context.paths, &mut context.users.borrow_mut(), name);
+}
+
+/// Gives back the user of a sidecar or gateway that has ended.
+pub(crate) fn give_back_sidecar(context: &Context, name: &str) {
+    release_sidecar(&context.paths, &mut context.users.borrow_mut(), name);
+}
+
+/// A directory that could not be removed is still the former proxy's: nobody else gets its user then.
+fn release_sidecar(paths: &Paths, users: &mut BTreeMap<String, u32>, name: &str) {
+    if !paths.proxies().join(name).exists() {
+        users.remove(&format!("{name}{OF_SIDECAR}"));
+    }
+}
+
+/// The application's directory stays if something is in it, and [`own_user`] gives its owner to nobody else.
+fn release_application(paths: &Paths, users: &mut BTreeMap<String, u32>, name: &str) {
+    if users.remove(name).is_some() {
+        // It succeeds only if nothing is in it.
+        let _ = fs::remove_dir(paths.data().join(name));
+        // The next one with this user must not read the log. There may be none.
+        let _ = lchown(paths.log(name), Some(0), Some(0));
+    }
 }
 
 /// Returns the owners of all processes, those of another mesh's applications among them. A process that has ended but was not
@@ -316,6 +344,36 @@ mod tests {
     fn a_user_is_a_sidecars_or_not() {
         let users = BTreeMap::from([("a".to_owned(), 61_184), ("a.sidecar".to_owned(), 61_185)]);
         assert!(is_sidecars(&users, 61_185) && !is_sidecars(&users, 61_184));
+    }
+
+    #[test]
+    fn users_of_a_workload_that_has_ended_are_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            name: "mesh".into(),
+            state: dir.path().join("state"),
+            run: dir.path().join("run"),
+        };
+        let names = ["a", "a.sidecar", "b", "b.sidecar"];
+        let ids = names.iter().map(|name| (*name).to_owned()).zip(61_184..);
+        let mut users: BTreeMap<String, u32> = ids.collect();
+        let (empty, full) = (paths.data().join("a"), paths.data().join("b"));
+        fs::create_dir_all(&empty).unwrap();
+        fs::create_dir_all(full.join("kept")).unwrap();
+        release_application(&paths, &mut users, "a");
+        release_sidecar(&paths, &mut users, "a");
+        assert_eq!(users.keys().collect::<Vec<_>>(), ["b", "b.sidecar"]);
+        assert!(!empty.exists());
+        // Files of a sidecar that could not be removed are its own for as long as they are there.
+        let proxy = paths.proxies().join("b");
+        fs::create_dir_all(&proxy).unwrap();
+        release_application(&paths, &mut users, "b");
+        release_sidecar(&paths, &mut users, "b");
+        assert_eq!(users.keys().collect::<Vec<_>>(), ["b.sidecar"]);
+        assert!(full.exists(), "what it keeps outlives it");
+        fs::remove_dir(&proxy).unwrap();
+        release_sidecar(&paths, &mut users, "b");
+        assert!(users.is_empty());
     }
 
     #[test]

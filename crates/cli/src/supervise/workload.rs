@@ -10,7 +10,7 @@ use super::proxy::{Description, RunningProxy};
 use super::state;
 use super::user::{self, Account, Data, Names};
 use super::workload_plan::{Planner, WorkloadPlan};
-use crate::failure::Result;
+use crate::failure::{OrFail, Result};
 use rustix::process::Signal;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -129,6 +129,10 @@ fn moved(endpoint: &str, old: IpAddr, new: IpAddr) -> String {
     }
 }
 
+/// Finds its place. It is a task of its own, which goes on when the workload is deleted meanwhile: otherwise nobody would
+/// know of the namespace that it makes.
+type Settling = JoinHandle<Result<WorkloadPlan>>;
+
 struct Unit {
     context: Rc<Context>,
     name: String,
@@ -142,11 +146,12 @@ struct Unit {
 
 impl Unit {
     async fn run(self, mut stopped: watch::Receiver<bool>) {
+        let mut settling = None;
         let mut plan = None;
         let mut sidecar = None;
         let mut app = None;
         tokio::select! {
-            () = self.live(&mut plan, &mut sidecar, &mut app) => {}
+            () = self.live(&mut settling, &mut plan, &mut sidecar, &mut app) => {}
             _ = stopped.wait_for(|s| *s) => {}
         }
         self.update(|s| {
@@ -169,9 +174,16 @@ impl Unit {
             sidecar.stop().await;
         }
         self.tell(gone(&self.name, &self.context.node)).await;
+        // A namespace that was being made is removed once it is there.
+        if let Some(settling) = settling
+            && let Ok(Ok(made)) = settling.await
+        {
+            plan = Some(made);
+        }
         if let Some(plan) = plan {
             self.planner().leave(plan).await;
         }
+        user::give_back(&self.context, &self.name);
     }
 
     /// Tells the controller where it is; whether that was heard.
@@ -187,13 +199,14 @@ impl Unit {
     /// Everything until it is told to stop. What was started is left in the arguments.
     async fn live(
         &self,
+        settling: &mut Option<Settling>,
         plan: &mut Option<WorkloadPlan>,
         sidecar: &mut Option<RunningProxy>,
         app: &mut Option<SupervisedProcess>,
     ) {
         let mut patience = IMPATIENT;
         loop {
-            let why = match self.set_up(plan, sidecar).await {
+            let why = match self.set_up(settling, plan, sidecar).await {
                 Ok(()) if self.sidecar_is_ready(plan, sidecar, patience).await => break,
                 // Its ports may have been taken by somebody else: other ones are tried.
                 Ok(()) => "its sidecar does not get ready".to_owned(),
@@ -242,11 +255,16 @@ impl Unit {
 
     async fn set_up(
         &self,
+        settling: &mut Option<Settling>,
         plan: &mut Option<WorkloadPlan>,
         sidecar: &mut Option<RunningProxy>,
     ) -> Result<()> {
-        let found = self.planner().settle().await?;
-        let found = plan.insert(found);
+        let planner = self.planner();
+        let task = tokio::task::spawn_local(async move { planner.settle().await });
+        let found = settling.insert(task).await;
+        *settling = None;
+        let what = || format!("cannot find a place for {}", self.name);
+        let found = plan.insert(found.or_fail(what)??);
         self.update(|s| {
             s.endpoints.clone_from(&found.endpoints);
             s.addresses.clone_from(&found.addresses);

@@ -72,7 +72,13 @@ impl Planner {
             (Mode::Namespaces, None) => self.settle_in_namespace().await?,
             (_, address) => self.settle_on_host(address.unwrap_or(LOCALHOST))?,
         };
-        let service = self.context.service_addresses(&self.service)?;
+        let service = match self.context.service_addresses(&self.service) {
+            Ok(service) => service,
+            Err(failure) => {
+                self.leave(plan).await;
+                return Err(failure);
+            }
+        };
         plan.addresses.splice(0..0, service);
         Ok(plan)
     }
@@ -91,36 +97,45 @@ impl Planner {
             .clone()
             .ok_or_else(|| Failure::new("the mesh has no network"))?;
         let dns = self.context.answers_dns();
-        let number = self.context.numbers.borrow_mut().take();
         let sidecar = user::of_sidecar(&self.context, &self.name)?;
+        let number = self.context.numbers.borrow_mut().take();
         let name = self.name.clone();
         let made = tokio::task::spawn_blocking(move || {
-            let namespace = network
-                .add_workload(&name, number)
-                .or_fail(|| format!("cannot make the network namespace of {name}"))?;
-            if !redirected {
-                apply_direct(&namespace, &ports)
-                    .or_fail(|| format!("cannot redirect calls to the ports of {name}"))?;
-                return Ok(namespace);
-            }
-            let dns_port = dns.then_some(DNS);
-            // A workload has no ports of its own past the sidecar: only its metrics.
-            let usual = Redirection::default();
-            let redirection = Redirection {
-                sidecar_uid: sidecar.unwrap_or(usual.sidecar_uid),
-                exclude_inbound_ports: vec![METRICS],
-                exclude_outbound_ports: Vec::new(),
-                dns_port,
-                // Out of the mesh goes what the sidecar has judged.
-                keep_within: network.plan().networks(),
-                ..usual
+            let make = || -> Result<Namespace> {
+                let namespace = network
+                    .add_workload(&name, number)
+                    .or_fail(|| format!("cannot make the network namespace of {name}"))?;
+                if !redirected {
+                    apply_direct(&namespace, &ports)
+                        .or_fail(|| format!("cannot redirect calls to the ports of {name}"))?;
+                    return Ok(namespace);
+                }
+                let dns_port = dns.then_some(DNS);
+                // A workload has no ports of its own past the sidecar: only its metrics.
+                let usual = Redirection::default();
+                let redirection = Redirection {
+                    sidecar_uid: sidecar.unwrap_or(usual.sidecar_uid),
+                    exclude_inbound_ports: vec![METRICS],
+                    exclude_outbound_ports: Vec::new(),
+                    dns_port,
+                    // Out of the mesh goes what the sidecar has judged.
+                    keep_within: network.plan().networks(),
+                    ..usual
+                };
+                apply_redirection(&namespace, FilterBackend::Auto, &redirection)
+                    .or_fail(|| format!("cannot redirect the connections of {name}"))?;
+                network
+                    .lead_out(&namespace)
+                    .or_fail(|| format!("cannot route {name} to networks outside the mesh"))?;
+                Ok(namespace)
             };
-            apply_redirection(&namespace, FilterBackend::Auto, &redirection)
-                .or_fail(|| format!("cannot redirect the connections of {name}"))?;
-            network
-                .lead_out(&namespace)
-                .or_fail(|| format!("cannot route {name} to networks outside the mesh"))?;
-            Ok(namespace)
+            let made = make();
+            if made.is_err() {
+                // A part of it may be there, and the workload may be gone before the next try. That would say again
+                // what is wrong.
+                let _ = network.remove_workload(&name);
+            }
+            made
         });
         match made.await {
             Ok(Ok(namespace)) => Ok((number, namespace)),

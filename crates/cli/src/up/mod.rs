@@ -18,7 +18,7 @@ use crate::output::{self, line, progress};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
 use crate::service_record::{ServiceRecord, bring};
-use crate::supervise::context::Context;
+use crate::supervise::context::{Context, Reports};
 use crate::supervise::fixed_ports::FixedPorts;
 use crate::supervise::host_authority::HostCertifier;
 use crate::supervise::last_known::LastKnown;
@@ -28,7 +28,7 @@ use crate::supervise::state::{Mode, Phase, RunState};
 use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepare_objects};
 use log::Also;
 use signals::Signals;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
@@ -346,8 +346,7 @@ pub(crate) fn context(
         direct: RefCell::default(),
         network: plan.network.clone(),
         node,
-        reporter: reporter(),
-        reports: Cell::default(),
+        reports: Reports::new(reporter()),
         controller: plan.controller,
         console: plan.console,
         console_actions: plan.console_actions,

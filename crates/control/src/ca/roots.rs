@@ -8,7 +8,7 @@
 //!
 //! Each step is one write, so a crash leaves the step before or after it.
 
-use super::{AuthorityError, StoredRoot, make_root};
+use super::{AuthorityError, BACKDATE, StoredRoot, make_root};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -152,6 +152,30 @@ impl Roots {
         }
     }
 
+    /// Begins the present step anew if it began in the future: the clock was ahead then, and the step would not end before
+    /// that time. A next root that is not valid yet is replaced; nothing is signed with it.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn restarted(&self, now: SystemTime) -> Result<Option<Self>, AuthorityError> {
+        let Some(progress) = self.progress() else {
+            return Ok(None);
+        };
+        // Roots are backdated as much, and clocks of replicas differ by less.
+        if progress.since <= unix(now + BACKDATE) {
+            return Ok(None);
+        }
+        let hold = progress.hold;
+        let mut roots = match self.step {
+            Step::Spreading { .. } => self.rotate(Duration::from_secs(hold), now)?,
+            _ => self.clone(),
+        };
+        if let Step::Renewing { progress, .. } = &mut roots.step {
+            *progress = StepProgress::new(now, hold);
+        }
+        Ok(Some(roots))
+    }
+
     /// How the present step goes, if anything is replaced.
     pub fn progress(&self) -> Option<&StepProgress> {
         match &self.step {
@@ -241,6 +265,7 @@ fn unix(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ca::Trusted;
 
     #[test]
     fn every_step_is_kept_whole() {
@@ -269,5 +294,34 @@ mod tests {
             matches!(&renewing.step, Step::Renewing { previous, .. } if *previous == first.signing.certificate)
         );
         assert_eq!(done.step, Step::Steady);
+    }
+
+    #[test]
+    fn a_step_that_began_while_the_clock_was_ahead_begins_anew() {
+        let now = SystemTime::now();
+        let ahead = now + Duration::from_secs(3600);
+        let first = Roots::generate().unwrap();
+        assert_eq!(first.restarted(now).unwrap(), None);
+        let spreading = first.rotate(Duration::from_secs(7), ahead).unwrap();
+        for soon in [ahead, ahead - BACKDATE] {
+            assert_eq!(spreading.restarted(soon).unwrap(), None);
+        }
+        let renewing = spreading.advanced(ahead).with_settled("a", true);
+        for step in [&spreading, &renewing] {
+            let anew = step.restarted(now).unwrap().unwrap();
+            assert_eq!(anew.progress(), Some(&StepProgress::new(now, 7)));
+            assert_eq!(anew.signing, step.signing);
+            match (&step.step, &anew.step) {
+                (Step::Spreading { next: old, .. }, Step::Spreading { next, .. }) => {
+                    assert_ne!(next, old);
+                    let next = Trusted::read(next.certificate.clone(), false).unwrap();
+                    assert!(SystemTime::from(next.not_before) <= now, "it is valid");
+                }
+                (Step::Renewing { previous: old, .. }, Step::Renewing { previous, .. }) => {
+                    assert_eq!(previous, old);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

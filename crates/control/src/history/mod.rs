@@ -160,7 +160,10 @@ impl History {
     /// Time goes on: forgets what is too old, and gives the places of the edges with the fewest requests up if memory is
     /// short.
     pub(crate) fn tick(&mut self, time: f64) {
-        let now = step(time).max(self.now);
+        let now = step(time);
+        if now < self.now {
+            self.set_back(time, now);
+        }
         let rotated = now / REST_STEPS != self.now / REST_STEPS;
         self.now = now;
         let oldest = begin(now.saturating_sub(KEPT));
@@ -186,6 +189,19 @@ impl History {
         }
         if self.bytes > self.most {
             self.make_room(now);
+        }
+    }
+
+    /// The clock was ahead: forgets what was counted in the future, else nothing could be added until then. Events and
+    /// samples are moved to the present.
+    fn set_back(&mut self, time: f64, now: u32) {
+        for track in self.edges.values_mut() {
+            track.timeline.forget_after(now);
+            track.samples.set_back(time);
+        }
+        self.rest.forget_after(now);
+        for event in &mut self.events {
+            event.at = event.at.min(time);
         }
     }
 

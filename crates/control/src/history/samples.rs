@@ -58,6 +58,13 @@ impl Samples {
         were - self.0.len()
     }
 
+    /// Moves those after a time to it: the clock was ahead then.
+    pub(crate) fn set_back(&mut self, time: f64) {
+        for sample in &mut self.0 {
+            sample.at = sample.at.min(time);
+        }
+    }
+
     /// Returns those after a time, the newest first.
     pub(crate) fn since(&self, time: f64) -> Vec<Sample> {
         let mut all: Vec<Sample> = self.0.iter().filter(|s| s.at >= time).cloned().collect();

@@ -124,6 +124,45 @@ fn what_is_too_old_is_forgotten() {
 }
 
 #[test]
+fn a_history_goes_on_when_a_clock_that_was_ahead_is_set_back() {
+    let mut history = History::default();
+    let kept = pair(0, 0);
+    let event = |at| Event {
+        at,
+        kind: "object",
+        what: "TrafficTarget t".into(),
+        verb: "created",
+        who: String::new(),
+    };
+    history.add(BEGIN, &kept, &busy());
+    history.tick(BEGIN);
+    // The clock is ten minutes ahead.
+    let ahead = BEGIN + 600.0;
+    for edge in [&kept, &pair(1, 1)] {
+        history.add(ahead, edge, &busy());
+    }
+    history.failed(
+        &kept,
+        Sample {
+            at: ahead,
+            ..Sample::default()
+        },
+    );
+    history.happened(event(ahead));
+    history.tick(ahead);
+    // It is set back: the future is forgotten, and the history goes on at once.
+    let now = BEGIN + 5.0;
+    history.tick(now);
+    assert_eq!(history.edges.len(), 1);
+    assert_eq!(history.events(BEGIN, now), [event(now)]);
+    assert_eq!(history.samples(&kept, BEGIN)[0].at, now);
+    history.add(now, &kept, &busy());
+    history.tick(now + 5.0);
+    let span = history.span(now + 5.0, 60);
+    assert_eq!(history.edge(&kept, span).unwrap().requests, 200);
+}
+
+#[test]
 fn events_and_samples_are_bounded() {
     let mut history = History::default();
     for i in 0..MAX_MARKS + 10 {

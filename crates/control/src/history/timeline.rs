@@ -64,6 +64,17 @@ impl Entries {
         }
     }
 
+    /// Forgets what was counted after a step.
+    fn forget_after(&mut self, step: u32) {
+        let (mut length, mut newest) = (0, 0);
+        for (_, counts) in self.iter().take_while(|(at, _)| *at <= step) {
+            newest = length;
+            length += HEAD + counts.len();
+        }
+        self.bytes.truncate(length);
+        self.newest = newest;
+    }
+
     /// Adds to the newest step, or begins a later one.
     fn add(&mut self, step: u32, counts: &Counts) {
         let encoded = match self.newest().filter(|(newest, _)| *newest == step) {
@@ -158,6 +169,12 @@ impl Timeline {
         {
             self.coarse.forget_oldest();
         }
+    }
+
+    /// Forgets what was counted after a step: the clock was ahead then.
+    pub(crate) fn forget_after(&mut self, step: u32) {
+        self.fine.forget_after(step);
+        self.coarse.forget_after(step);
     }
 
     /// Sums up a span, as [`Span::kept`] gives it.

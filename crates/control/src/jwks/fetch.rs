@@ -3,16 +3,15 @@
 use super::address::may_be_asked;
 use super::set;
 use crate::index::KeySource;
+use crate::lookup::KEY_SETS;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tulle_tls::outside::{Inside, OutsideClient};
@@ -97,33 +96,15 @@ async fn read(response: Response<hyper::body::Incoming>) -> Result<Fetched, Stri
     Ok(Fetched { jwks, max_age })
 }
 
-/// Names that are looked up at a time. The C library may take half a minute for one, on one of the few threads on which
-/// certificates are issued, too, and whoever writes a key set chooses the name.
-static LOOKUPS: Semaphore = Semaphore::const_new(2);
-
-/// Looks something up where there is room. Whoever no longer waits leaves its thread at work, which counts until it ends.
-async fn looked_up<T: Send + 'static>(
-    look: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
-    let permit = LOOKUPS.acquire().await.map_err(|e| e.to_string())?;
-    let looking = spawn_blocking(move || {
-        let _permit = permit;
-        look()
-    });
-    looking.await.map_err(|e| e.to_string())
-}
-
 /// Connects to an address that was looked at: the name is not resolved again.
 async fn connect(source: &KeySource) -> Result<TcpStream, String> {
     let (host, port) = (source.uri.host.as_str(), source.uri.port);
-    let name = host.to_owned();
-    let found = looked_up(move || (name.as_str(), port).to_socket_addrs()).await?;
-    let found = found.map_err(|e| format!("{host} cannot be resolved: {e}"))?;
+    let found = KEY_SETS.resolve(host, port).await?;
     let allowed = |a: &SocketAddr| may_be_asked(a.ip(), &source.networks);
     let mut why = format!(
         "{host} has no address that may be asked: list its networks in the Mesh (jwks.hosts) if that is meant"
     );
-    for address in found.filter(allowed) {
+    for address in found.into_iter().filter(allowed) {
         match timeout(CONNECT, TcpStream::connect(address)).await {
             Ok(Ok(tcp)) => {
                 // The address may be one of the controller's own, though it is one of the internet.
@@ -170,25 +151,6 @@ fn text(error: impl fmt::Display) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_that_nobody_answers_for_leave_threads_to_others() {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.max_blocking_threads(4).enable_all().build();
-        let (answer, asked) = std::sync::mpsc::channel::<()>();
-        let asked = std::sync::Arc::new(std::sync::Mutex::new(asked));
-        runtime.unwrap().block_on(async {
-            for _ in 0..8 {
-                let asked = std::sync::Arc::clone(&asked);
-                let look = looked_up(move || drop(asked.lock().map(|asked| asked.recv())));
-                let _ = timeout(Duration::from_millis(20), look).await;
-            }
-            let other = timeout(Duration::from_secs(20), spawn_blocking(|| "done"));
-            assert_eq!(other.await.unwrap().unwrap(), "done");
-            drop(answer);
-            assert_eq!(looked_up(|| 1).await, Ok(1));
-        });
-    }
 
     #[test]
     fn what_cache_control_says() {

@@ -18,9 +18,6 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 use tulle_api::v1;
 
-/// Names that a stream may add at a time while memory is short: those of a few addresses that are new to a proxy.
-const FEW_NAMES: usize = 64;
-
 /// When the controller ends its proxies come back to another, or to the next one, so many a second: a handshake
 /// takes it a few tenths of a millisecond.
 const COMEBACKS_A_SECOND: usize = 1000;
@@ -272,13 +269,15 @@ fn handle(
         }
         stream.update_status(|s| s.trusts = Some(report));
     }
-    if message.subscribe.len() > FEW_NAMES
-        && let Some(why) = memory_limit::refusal()
-    {
-        return Err(Status::resource_exhausted(why));
-    }
     let gone = session.unsubscribe(&message.unsubscribe);
     state.hub.unwatch(stream, &gone);
+    if !message.subscribe.is_empty() {
+        let refusal = memory_limit::refusal();
+        let may = session.may_add(message.subscribe.len(), refusal.is_some());
+        if let (false, Some(why)) = (may, refusal) {
+            return Err(Status::resource_exhausted(why));
+        }
+    }
     let anticipation = message.anticipation.as_ref();
     let unused = anticipation.iter().flat_map(|a| &a.unused);
     let unused: BTreeSet<&str> = unused.map(String::as_str).collect();

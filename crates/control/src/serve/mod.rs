@@ -19,6 +19,7 @@ use tonic::Status;
 
 pub(crate) use accept::{LocalListener, TlsListener};
 pub(crate) use router::Router;
+pub use tokens::CertificatePace;
 
 /// Runs something that may wait for the disk, away from the threads that serve connections.
 async fn run<T: Send + 'static>(

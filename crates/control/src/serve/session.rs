@@ -18,6 +18,8 @@ use tulle_model::identity::SpiffeId;
 
 /// Names one proxy may subscribe to.
 pub(crate) const MAX_SUBSCRIPTIONS: usize = 20_000;
+/// Names that a session may grow by while memory is short: those of a few addresses that are new to a proxy.
+const FEW_NAMES: usize = 64;
 /// Longest name.
 const MAX_NAME_BYTES: usize = 300;
 /// Bodies in one update; a client reads messages of up to 4 MiB.
@@ -68,6 +70,8 @@ pub(crate) enum Violation {
 pub(crate) struct Session {
     identity: SpiffeId,
     told: HashMap<Arc<str>, Told>,
+    /// The number of names when the proxy first added some while memory was short; `None`: it is not short.
+    count_when_short: Option<usize>,
     pending: BTreeSet<Arc<str>>,
     alone: BTreeSet<Arc<str>>,
     /// Names that the next update tells the proxy to forget.
@@ -91,6 +95,7 @@ impl Session {
         Self {
             identity,
             told: HashMap::new(),
+            count_when_short: None,
             pending: BTreeSet::new(),
             alone: BTreeSet::new(),
             forgotten: BTreeSet::new(),
@@ -122,6 +127,18 @@ impl Session {
 
     pub(crate) fn subscription_count(&self) -> usize {
         self.told.len()
+    }
+
+    /// Whether the proxy may add so many names. While memory is short a session grows by a few in all, in however many
+    /// messages they come: an identity may have many streams, and fill each with small messages.
+    pub(crate) fn may_add(&mut self, names: usize, memory_is_short: bool) -> bool {
+        if !memory_is_short {
+            self.count_when_short = None;
+            return true;
+        }
+        let count = self.told.len();
+        let before = *self.count_when_short.get_or_insert(count);
+        count + names <= before + FEW_NAMES
     }
 
     /// Adds names and returns those that are new. `known` says which versions the proxy holds, `unused`
@@ -547,6 +564,36 @@ mod tests {
         mesh.0.insert("service/b", (2, None));
         session.changed(["service/b".into()]);
         assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/b"]);
+    }
+
+    #[test]
+    fn while_memory_is_short_many_small_messages_add_no_more_than_one() {
+        let mesh = Mesh(BTreeMap::new());
+        let mut session = Session::new(id("x"));
+        let add = |session: &mut Session, from: usize, to: usize, is_short: bool| {
+            let may = session.may_add(to - from, is_short);
+            if may {
+                let names: Vec<String> = (from..to).map(|n| format!("service/{n}")).collect();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                subscribe(session, &mesh, &names).unwrap();
+            }
+            may
+        };
+        assert!(add(&mut session, 0, 1000, false));
+        // A few addresses that are new to a proxy with many names.
+        for name in 1000..1000 + FEW_NAMES {
+            assert!(add(&mut session, name, name + 1, true), "{name}");
+        }
+        let full = 1000 + FEW_NAMES;
+        assert!(!add(&mut session, full, full + 1, true));
+        // Names that it gives up make room.
+        session.unsubscribe(&["service/7".to_owned()]);
+        assert!(add(&mut session, full, full + 1, true));
+        assert!(!add(&mut session, full + 1, full + 2, true));
+        // Once memory is not short any more, it may add as many as ever.
+        assert!(add(&mut session, full + 1, 2000, false));
+        assert!(add(&mut session, 2000, 2000 + FEW_NAMES, true));
+        assert!(!add(&mut session, 3000, 3001, true));
     }
 
     #[test]

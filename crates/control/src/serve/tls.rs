@@ -17,6 +17,7 @@ use rustls::{
     DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore, ServerConfig,
     SignatureScheme, version,
 };
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio_rustls::TlsAcceptor;
@@ -180,8 +181,8 @@ fn server_config(
     Ok(config)
 }
 
-/// Makes the controller's certificate when it is first needed and again after two thirds of its
-/// life, so nothing has to run in between.
+/// Makes the controller's certificate when it is first needed, again after two thirds of its life, and when the
+/// clock has been set back, so nothing has to run in between.
 struct OwnCertificate {
     state: Arc<MeshState>,
     authority: Arc<Authority>,
@@ -190,8 +191,16 @@ struct OwnCertificate {
 
 struct Present {
     key: Arc<CertifiedKey>,
-    renew_at: SystemTime,
+    /// From when it was made until it is renewed. A clock that shows less was set back: the certificate may not be
+    /// valid yet.
+    in_use: Range<SystemTime>,
     trust_domain: TrustDomain,
+}
+
+impl Present {
+    fn is_good(&self, trust_domain: &TrustDomain, now: SystemTime) -> bool {
+        self.in_use.contains(&now) && self.trust_domain == *trust_domain
+    }
 }
 
 impl OwnCertificate {
@@ -206,7 +215,7 @@ impl OwnCertificate {
         let chain = vec![issued.certificate, authority.root().clone()];
         Ok(Present {
             key: Arc::new(CertifiedKey::new(chain, key.map_err(|e| e.to_string())?)),
-            renew_at: now + LIFETIME * 2 / 3,
+            in_use: now..now + LIFETIME * 2 / 3,
             trust_domain,
         })
     }
@@ -214,10 +223,11 @@ impl OwnCertificate {
 
 impl ResolvesServerCert for OwnCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let now = SystemTime::now();
         let trust_domain = self.state.trust_domain();
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let good = |p: &&Present| now < p.renew_at && p.trust_domain == trust_domain;
+        // The time is read under the lock: no other thread has made a certificate since.
+        let now = SystemTime::now();
+        let good = |p: &&Present| p.is_good(&trust_domain, now);
         if let Some(present) = present.as_ref().filter(good) {
             return Some(present.key.clone());
         }
@@ -238,5 +248,29 @@ impl ResolvesServerCert for OwnCertificate {
 impl std::fmt::Debug for OwnCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OwnCertificate").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+
+    #[test]
+    fn a_certificate_of_a_clock_that_was_ahead_is_made_anew() {
+        let store = Arc::new(Memory::new());
+        let authority = Authority::open(&*store).unwrap();
+        let state = Arc::new(MeshState::load(store, authority).unwrap());
+        let own = OwnCertificate {
+            authority: state.authority(),
+            state: state.clone(),
+            present: Mutex::default(),
+        };
+        let (now, trust_domain) = (SystemTime::now(), state.trust_domain());
+        let ahead = now + Duration::from_secs(3600);
+        let made = own.make(trust_domain.clone(), ahead).unwrap();
+        assert!(made.is_good(&trust_domain, ahead));
+        assert!(!made.is_good(&trust_domain, now), "it is not valid yet");
+        assert!(!made.is_good(&trust_domain, ahead + LIFETIME * 2 / 3));
     }
 }

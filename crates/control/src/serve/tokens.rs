@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::Status;
+use tulle_model::identity::SpiffeId;
 
 /// Certificates of one identity. Its replicas start together.
 pub(super) const CERTIFICATES: Allowance = Allowance {
@@ -91,6 +92,23 @@ impl<K: Hash + Eq + Clone> Budgets<K> {
         if let Some(budget) = self.budgets().get_mut(of) {
             budget.left = budget.left.saturating_add(1).min(self.allowance.burst);
         }
+    }
+}
+
+/// The pace at which an identity gets certificates, as here, for a host that certifies its own workloads.
+#[derive(Debug)]
+pub struct CertificatePace(Budgets<SpiffeId>);
+
+impl Default for CertificatePace {
+    fn default() -> Self {
+        Self(Budgets::new(CERTIFICATES))
+    }
+}
+
+impl CertificatePace {
+    /// Whether an identity may have one more now. It has had one more then.
+    pub fn take(&self, id: &SpiffeId, now: Instant) -> bool {
+        self.0.take(id, now)
     }
 }
 

@@ -9,6 +9,10 @@ use std::time::SystemTime;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{NODE_LABEL, Object, Problem, Severity, WorkloadSpec};
 
+/// Most bytes of manifests that a joined host may bring. A large host with a thousand Workloads needs 2 MiB: a manifest with
+/// some ports, arguments and variables has 1 to 2 KiB. The controller keeps them all in memory and on its disk.
+const MAX_NODE_BYTES: usize = 8 << 20;
+
 impl MeshState {
     /// Everything that makes a batch impossible, before anything is written. Returns the problems that do
     /// not.
@@ -32,7 +36,7 @@ impl MeshState {
                 return Err(Refused::Invalid(format!("{id} is given twice")));
             }
             if let Actor::Node(node) = actor {
-                self.check_node(inputs, node, object)?;
+                self.check_node(node, object)?;
             }
             match object {
                 Object::Mesh(mesh) => {
@@ -49,6 +53,9 @@ impl MeshState {
                 }
                 _ => {}
             }
+        }
+        if let Actor::Node(node) = actor {
+            self.check_node_bytes(node, batch)?;
         }
         self.check_single_mesh(batch)?;
         let found = index::certificates_of_batch(inputs, batch, SystemTime::now());
@@ -117,12 +124,7 @@ impl MeshState {
 
     /// A node may only touch workloads that are its own and stay so. Without the label the
     /// controller's host would run the command, with another node's label that node.
-    fn check_node(
-        &self,
-        inputs: &index::Inputs,
-        node: &str,
-        object: &Object,
-    ) -> Result<(), Refused> {
+    fn check_node(&self, node: &str, object: &Object) -> Result<(), Refused> {
         let Object::Workload(workload) = object else {
             return Err(Refused::NotAllowed(format!(
                 "node {node} may apply Workloads only, not {}: apply it on the controller's host",
@@ -137,10 +139,37 @@ impl MeshState {
                 object.id()
             )));
         }
-        if inputs.workloads.contains_key(object.name()) {
+        // A workload that cannot be read is not in the index, and has an owner all the same.
+        let stored = self.store.object_bytes(object.kind(), object.name())?;
+        if stored.is_some() {
             self.check_owner(node, object.name())?;
         }
         Ok(())
+    }
+
+    /// A node has bounded room, so that it cannot fill the controller's. If it has more already, which an operator or an
+    /// earlier version has let in, it may change that as long as it does not grow.
+    fn check_node_bytes(&self, node: &str, batch: &[Object]) -> Result<(), Refused> {
+        let mut each = BTreeMap::new();
+        for (workload, owner) in self.store.values(Space::Owners)? {
+            if owner == node.as_bytes() {
+                let bytes = self.store.object_bytes("Workload", &workload)?;
+                each.insert(workload, bytes.unwrap_or_default());
+            }
+        }
+        let before: usize = each.values().sum();
+        for object in batch {
+            each.insert(object.name().to_owned(), object.to_json().len());
+        }
+        let after: usize = each.values().sum();
+        if after <= MAX_NODE_BYTES || after <= before {
+            return Ok(());
+        }
+        Err(Refused::TooMany(format!(
+            "the Workloads of node {node} would have {after} bytes, and the controller keeps at most {MAX_NODE_BYTES} of \
+             one host: shorten them (long variables and arguments can be in files of the host), delete some with `tulle \
+             delete workload NAME`, or apply them on the controller's host"
+        )))
     }
 
     pub(super) fn check_owner(&self, node: &str, workload: &str) -> Result<(), Refused> {

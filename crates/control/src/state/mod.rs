@@ -342,7 +342,8 @@ impl MeshState {
                     "node {node} may delete Workloads only, not {kind}/{name}"
                 )));
             }
-            if index.inputs().workloads.contains_key(name) {
+            // A workload that cannot be read is not in the index, and has an owner all the same.
+            if self.store.object_bytes(kind, name)?.is_some() {
                 self.check_owner(node, name)?;
             }
         }

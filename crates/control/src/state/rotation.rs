@@ -6,7 +6,7 @@
 
 use super::{MeshState, Refused};
 use crate::ca::roots::{Keeper, ResponseFuture, Roots, Step};
-use crate::ca::{Authority, keep};
+use crate::ca::{Authority, Trusted, keep};
 use crate::store::Store;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -87,6 +87,28 @@ impl Rotation {
             lost: Mutex::new(Instant::now()),
         }
     }
+
+    /// Replaces the mesh's own roots, and returns the authority before. Roots of another issuer stay, also
+    /// those that came while `own` was made.
+    fn replace_own(&self, own: Authority) -> Arc<Authority> {
+        let mut before = self.authority.borrow().clone();
+        self.authority.send_modify(|authority| {
+            let own = own.with_external(authority.external().cloned());
+            before = std::mem::replace(authority, Arc::new(own));
+        });
+        before
+    }
+
+    /// Replaces the roots of another issuer; the mesh's own stay.
+    fn replace_external(&self, roots: &[Trusted]) {
+        self.authority.send_modify(|authority| {
+            let own = Authority::from_roots(authority.roots().clone());
+            // It was read before.
+            if let Ok(own) = own {
+                *authority = Arc::new(own.with_external(Some(roots.to_vec())));
+            }
+        });
+    }
 }
 
 /// Whether a peer trusts exactly these roots, and has a certificate of a root that stays.
@@ -140,13 +162,12 @@ impl MeshState {
             return Ok(());
         }
         let authority = Authority::from_roots(roots).map_err(|e| e.to_string())?;
-        let authority = authority.with_external(self.authority().external().cloned());
         let told = match authority.roots().step {
             Step::Steady => "certificates of one root are trusted",
             Step::Spreading { .. } => "the next root is distributed",
             Step::Renewing { .. } => "certificates of the previous root are renewed",
         };
-        let before = self.rotation.authority.send_replace(Arc::new(authority));
+        let before = self.rotation.replace_own(authority);
         let now = self.authority();
         if before.trusted() != now.trusted() {
             tracing::info!(signing = now.fingerprint(), "root: {told}");
@@ -163,13 +184,7 @@ impl MeshState {
             .follow(|roots| {
                 let names: Vec<&str> = roots.iter().map(|r| &*r.fingerprint).collect();
                 tracing::info!(issuer = issuer.name(), roots = ?names, "roots of workloads");
-                self.rotation.authority.send_modify(|authority| {
-                    let own = Authority::from_roots(authority.roots().clone());
-                    // It was read before.
-                    if let Ok(own) = own {
-                        *authority = Arc::new(own.with_external(Some(roots.clone())));
-                    }
-                });
+                self.rotation.replace_external(&roots);
             })
             .await;
     }
@@ -220,8 +235,14 @@ impl MeshState {
         }
     }
 
-    /// Begins to replace the root.
-    pub(crate) async fn rotate(&self, hold: Duration) -> Result<(), Refused> {
+    /// Begins to replace the root. A caller that leaves stops nothing: roots that are stored come into effect.
+    pub(crate) async fn rotate(self: &Arc<Self>, hold: Duration) -> Result<(), Refused> {
+        let state = self.clone();
+        let begun = tokio::spawn(async move { state.begin_rotation(hold).await }).await;
+        begun.map_err(|e| Refused::Failed(e.to_string()))?
+    }
+
+    async fn begin_rotation(&self, hold: Duration) -> Result<(), Refused> {
         let old = self.authority().roots().clone();
         let under_way = || {
             Refused::Conflict(
@@ -329,6 +350,12 @@ impl MeshState {
             let next = next.map_err(|e| e.to_string())?;
             return self.adopt(keeper.replace(roots.clone(), next).await?);
         };
+        if let Some(anew) = roots.restarted(now).map_err(|e| e.to_string())? {
+            tracing::warn!(
+                "the clock was ahead when this step of the root's rotation began: it begins anew"
+            );
+            return self.adopt(keeper.replace(roots.clone(), anew).await?);
+        }
         let longest = self.lifetime().max(LONGEST_LIFETIME);
         let over = progress.age(now) > longest.max(Duration::from_secs(progress.hold));
         // Whole seconds are kept, so a second more is at least as long as was asked for.
@@ -370,4 +397,60 @@ fn ends_soon(authority: &Authority, now: SystemTime) -> bool {
     let left = root.not_after.unix_timestamp().saturating_sub(now);
     let whole = root.not_after - root.not_before;
     left < (whole / REPLACED_AT).whole_seconds()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Memory;
+
+    #[test]
+    fn roots_of_an_issuer_that_come_while_others_are_adopted_stay() {
+        let made = || Authority::from_roots(Roots::generate().unwrap()).unwrap();
+        let keeper = Arc::new(InStore::new(Arc::new(Memory::new())));
+        let rotation = Rotation::new(made().with_external(Some(Vec::new())), keeper);
+        let (own, issuers) = (made(), made().trusted().to_vec());
+        let roots = own.roots().clone();
+        rotation.replace_external(&issuers);
+        let before = rotation.replace_own(own);
+        assert_ne!(*before.roots(), roots);
+        let now = rotation.authority.borrow();
+        assert_eq!(*now.roots(), roots);
+        assert_eq!(now.external(), Some(&issuers));
+    }
+
+    #[tokio::test]
+    async fn a_rotation_is_begun_whole_though_its_caller_has_left() {
+        let store = Arc::new(Memory::new());
+        let authority = Authority::open(&*store).unwrap();
+        let state = Arc::new(MeshState::load(store.clone(), authority).unwrap());
+        let mut authorities = state.authorities();
+        tokio::select! {
+            biased;
+            _ = state.rotate(Duration::ZERO) => panic!("it takes a while"),
+            () = std::future::ready(()) => {}
+        }
+        let begun = authorities.wait_for(|a| a.roots().step != Step::Steady);
+        let begun = tokio::time::timeout(Duration::from_secs(60), begun).await;
+        let begun = begun.unwrap().unwrap().roots().clone();
+        assert_eq!(*Authority::open(&*store).unwrap().roots(), begun);
+    }
+
+    #[tokio::test]
+    async fn a_rotation_goes_on_when_a_clock_that_was_ahead_is_set_back() {
+        let store = Arc::new(Memory::new());
+        let ahead = SystemTime::now() + Duration::from_secs(3600);
+        let roots = Roots::generate().unwrap();
+        let roots = roots.rotate(Duration::from_secs(7), ahead).unwrap();
+        keep(&*store, &roots).unwrap();
+        let authority = Authority::open(&*store).unwrap();
+        let state = MeshState::load(store.clone(), authority).unwrap();
+        state.look().await.unwrap();
+        let since = |authority: &Authority| authority.roots().progress().unwrap().since;
+        let began = since(&state.authority());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(began <= now.as_secs());
+        // The next start finds the same.
+        assert_eq!(since(&Authority::open(&*store).unwrap()), began);
+    }
 }

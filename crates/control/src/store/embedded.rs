@@ -314,6 +314,13 @@ impl Store for Embedded {
         Ok(objects)
     }
 
+    fn object_bytes(&self, kind: &str, name: &str) -> Result<Option<usize>, StoreError> {
+        let read = self.database.begin_read().map_err(reading)?;
+        let table = read.open_table(OBJECTS).map_err(reading)?;
+        let found = table.get((kind, name)).map_err(reading)?;
+        Ok(found.map(|object| object.value().1.len()))
+    }
+
     fn commit(&self, writes: &[Write]) -> Result<Vec<WriteOutcome>, StoreError> {
         self.noting(self.try_commit(writes))
     }

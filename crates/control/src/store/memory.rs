@@ -83,6 +83,12 @@ impl Store for Memory {
         Ok(self.lock().list())
     }
 
+    fn object_bytes(&self, kind: &str, name: &str) -> Result<Option<usize>, StoreError> {
+        let key = (kind.to_owned(), name.to_owned());
+        let state = self.lock();
+        Ok(state.objects.get(&key).map(|(_, json)| json.len()))
+    }
+
     fn commit(&self, writes: &[Write]) -> Result<Vec<WriteOutcome>, StoreError> {
         let mut state = self.lock();
         let revision = state.revision + 1;

@@ -166,6 +166,12 @@ pub trait Store: Send + Sync {
     /// The store cannot be read.
     fn objects(&self) -> Result<Vec<StoredObject>, StoreError>;
 
+    /// The length of an object's manifest in bytes, readable to this version or not; `None`: there is no such object.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    fn object_bytes(&self, kind: &str, name: &str) -> Result<Option<usize>, StoreError>;
+
     /// Makes all writes or none, durably; answers with one outcome for each.
     ///
     /// # Errors

@@ -44,6 +44,10 @@ fn tells_created_configured_and_unchanged() {
         let objects = store.objects().unwrap();
         assert_eq!(objects.len(), 1);
         assert_eq!((objects[0].json.as_str(), objects[0].revision), ("2", 2));
+        store.commit(&[put("Workload", "a", "345")]).unwrap();
+        assert_eq!(store.object_bytes("Workload", "a").unwrap(), Some(3));
+        assert_eq!(store.object_bytes("Workload", "b").unwrap(), None);
+        assert_eq!(store.object_bytes("Mesh", "a").unwrap(), None);
         let gone = store.commit(&[delete("Workload", "a"), delete("Workload", "b")]);
         assert_eq!(gone.unwrap(), [WriteOutcome::Deleted, WriteOutcome::Absent]);
         assert!(store.objects().unwrap().is_empty());

@@ -28,7 +28,7 @@ pub fn again(test: &str, bytes: u64, directory: &Path) -> Option<Limited> {
         cpu_millis: None,
         memory_bytes: Some(bytes),
     };
-    let name = format!("limited-{}", std::process::id());
+    let name = format!("{test}-{}", std::process::id());
     let group = Cgroup::create(&name, "controller", &limits).unwrap();
     let joins = group.directories().iter();
     let joins = joins.map(|d| format!("echo $$ > {}/cgroup.procs && ", d.display()));

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tulle_control::feed::Feed;
 use tulle_control::index::{ClusterGateway, Edit, ObjectProblem};
 use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
@@ -22,7 +22,7 @@ use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 const QUEUE: usize = 1024;
 /// Time in which changes are collected, to be looked at together.
 const GATHER: Duration = Duration::from_millis(50);
-/// Pause before a failed write is tried again.
+/// Pause before the API server's version is asked for again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The longest wait for a certificate to expire: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(3600);
@@ -68,7 +68,8 @@ pub async fn follow(surroundings: Surroundings) {
     let mut teller = Teller::default();
     let mut writer = Writer::new(client.clone());
     let mut batch = Vec::with_capacity(QUEUE);
-    let mut written = true;
+    // When to write again what could not be written.
+    let mut retry: Option<Instant> = None;
     let again = Notify::new();
     let mut until: Option<SystemTime> = None;
     loop {
@@ -77,12 +78,13 @@ pub async fn follow(surroundings: Surroundings) {
         let heard = said.recv_many(&mut batch, QUEUE);
         tokio::select! {
             heard = heard => if heard == 0 { return },
-            () = sleep(AGAIN), if !written => {}
+            () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => {}
             changed = leads.changed() => if changed.is_err() { return },
             changed = views.changed() => if changed.is_err() { return },
             () = again.notified() => {}
             () = sleep(left), if until.is_some() => {}
         }
+        retry = None;
         sleep(GATHER).await;
         batch.extend(std::iter::from_fn(|| said.try_recv().ok()));
         for said in batch.drain(..) {
@@ -147,10 +149,9 @@ pub async fn follow(surroundings: Surroundings) {
         plan.retain(|key, _| own.access.contains_key(&key.namespace));
         wish_statuses(&view, &plan, &wishes);
         super::ingress::wish_statuses(&view, &plan, &wishes);
-        written = true;
         if *leads.borrow_and_update() {
             let before = own.refused.clone();
-            written = writer.write(&view, &mut own, &plan).await;
+            retry = writer.write(&view, &mut own, &plan).await;
             if own.refused != before {
                 // Their statuses report it at once rather than with the next change.
                 again.notify_one();

@@ -10,10 +10,17 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
 use tulle_model::namespaced::ObjectName;
 
 /// The name under which the API server records these fields as ours.
 const MANAGER: &str = "tulle-gateways";
+
+/// Time until something that could not be written is tried again; it doubles with each further failure.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest time between two tries. Other gateways wait while one is tried.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Kinds of the objects that a gateway runs as.
 const KINDS: [(&str, &str, &str, &str); 4] = [
@@ -32,8 +39,18 @@ pub(super) struct Writer {
     client: Client,
     /// The objects written last for each gateway, and the generation its Deployment had then.
     written: BTreeMap<Key, (Vec<Value>, i64)>,
-    /// Troubles that were logged already.
-    told: BTreeMap<String, String>,
+    /// Everything that could not be written, by kind and name.
+    troubles: BTreeMap<String, Trouble>,
+}
+
+/// The last failure to write something.
+struct Trouble {
+    why: String,
+    /// The objects of a gateway that were tried.
+    objects: Vec<Value>,
+    wait: Duration,
+    /// When the same objects are tried again.
+    until: Instant,
 }
 
 impl Writer {
@@ -41,64 +58,89 @@ impl Writer {
         Self {
             client,
             written: BTreeMap::new(),
-            told: BTreeMap::new(),
+            troubles: BTreeMap::new(),
         }
     }
 
-    /// Writes what differs; whether all of it could be written.
+    /// Writes what differs. Returns when to try again, if something could not be written.
     pub(super) async fn write(
         &mut self,
         view: &View,
         own: &mut Own,
         plan: &BTreeMap<Key, Planned>,
-    ) -> bool {
-        let mut good = true;
+    ) -> Option<Instant> {
+        let mut named = BTreeSet::new();
         own.refused.retain(|key, _| plan.contains_key(key));
         for class in super::CLASSES {
-            if !view.classes.contains_key(class) {
-                let made = self.make_class(class).await;
-                good &= self.tell(format!("GatewayClass {class}"), made);
+            if view.classes.contains_key(class) {
+                continue;
             }
+            let of = format!("GatewayClass {class}");
+            if !self.waits(&of, &[]) {
+                let made = self.make_class(class).await;
+                self.tell(&of, &[], made);
+            }
+            named.insert(of);
         }
         for (key, planned) in plan {
-            let made = self.gateway(own, key, planned).await;
-            match &made {
-                Err(kube::Error::Api(status)) if lacks_rights(status) => {
-                    let why = format!("{}; {}", no_rights(&key.namespace), status.message);
-                    own.refused.insert(key.clone(), why);
+            let of = format!("Gateway {key}");
+            if !self.waits(&of, &planned.objects) {
+                let made = self.gateway(own, key, planned).await;
+                match &made {
+                    Err(kube::Error::Api(status)) if lacks_rights(status) => {
+                        let why = format!("{}; {}", no_rights(&key.namespace), status.message);
+                        own.refused.insert(key.clone(), why);
+                    }
+                    _ => drop(own.refused.remove(key)),
                 }
-                _ => drop(own.refused.remove(key)),
+                self.tell(&of, &planned.objects, made);
             }
-            good &= self.tell(format!("Gateway {key}"), made);
+            named.insert(of);
         }
         let wanted: BTreeSet<Key> = plan.keys().map(objects::place).collect();
         for left in own.deployments.keys().filter(|key| !wanted.contains(key)) {
-            let gone = self.remove_left(view, left).await;
-            good &= self.tell(format!("Deployment {left}"), gone);
+            let of = format!("Deployment {left}");
+            if !self.waits(&of, &[]) {
+                let gone = self.remove_left(view, left).await;
+                self.tell(&of, &[], gone);
+            }
+            named.insert(of);
         }
         self.written.retain(|key, _| plan.contains_key(key));
-        good
+        self.troubles.retain(|of, _| named.contains(of));
+        self.troubles.values().map(|trouble| trouble.until).min()
     }
 
-    fn tell(&mut self, of: String, done: kube::Result<()>) -> bool {
-        match done {
-            Ok(()) => {
-                self.told.remove(&of);
-                true
-            }
-            Err(error) => {
-                let text = error.to_string();
-                if self.told.get(&of) != Some(&text) {
-                    tracing::warn!(
-                        of,
-                        error = text,
-                        "an object could not be written; trying again"
-                    );
-                    self.told.insert(of, text);
-                }
-                false
-            }
+    /// Whether something failed too recently to be tried again. A gateway whose objects have changed is
+    /// tried at once.
+    fn waits(&self, of: &str, objects: &[Value]) -> bool {
+        let trouble = self.troubles.get(of);
+        trouble.is_some_and(|t| t.objects == objects && Instant::now() < t.until)
+    }
+
+    /// Notes how a try ended, and logs a trouble that is new.
+    fn tell(&mut self, of: &str, objects: &[Value], done: kube::Result<()>) {
+        let Err(error) = done else {
+            self.troubles.remove(of);
+            return;
+        };
+        let why = error.to_string();
+        let last = self.troubles.get(of);
+        if last.is_none_or(|last| last.why != why) {
+            tracing::warn!(
+                of,
+                error = why,
+                "an object could not be written; trying again"
+            );
         }
+        let wait = last.map_or(FIRST_WAIT, |last| (last.wait * 2).min(LONGEST_WAIT));
+        let trouble = Trouble {
+            why,
+            objects: objects.to_vec(),
+            wait,
+            until: Instant::now() + wait,
+        };
+        self.troubles.insert(of.to_owned(), trouble);
     }
 
     async fn make_class(&self, name: &str) -> kube::Result<()> {
@@ -274,4 +316,73 @@ pub(super) fn wish_statuses(view: &View, plan: &BTreeMap<Key, Planned>, wishes: 
         Some((ObjectName::Plain(name.as_str().into()), wish))
     });
     wishes.want_all(super::GROUP, "GatewayClass", classes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::Config;
+    use std::sync::Arc;
+    use tokio::net::TcpSocket;
+
+    fn planned(namespace: &str, replicas: u32) -> (Key, Planned) {
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "edge", "namespace": namespace },
+            "spec": { "replicas": replicas },
+        });
+        let planned = Planned {
+            told: None,
+            egress: false,
+            objects: vec![deployment],
+            status: Value::Null,
+            texts: BTreeSet::new(),
+            until: None,
+            problems: Vec::new(),
+        };
+        (Key::new(namespace, "edge"), planned)
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_cannot_be_written_is_tried_ever_less_often() {
+        // Connections to a port that is taken and not listened on are refused, so each try fails at once.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = format!("http://{}", socket.local_addr().unwrap());
+        let config = Config::new(address.parse().unwrap());
+        let mut writer = Writer::new(Client::try_from(config).unwrap());
+        let (mut view, mut own) = (View::default(), Own::default());
+        for class in crate::gateway::CLASSES {
+            view.classes.insert(class.to_owned(), Arc::default());
+        }
+        let waits = |writer: &Writer| ["a", "b"].map(|n| writer.troubles[&named(n)].wait);
+
+        let mut plan = BTreeMap::from([planned("a", 1), planned("b", 1)]);
+        writer.write(&view, &mut own, &plan).await;
+        assert_eq!(waits(&writer), [FIRST_WAIT; 2]);
+        // One of them has time, whatever this machine does; the time of the other has come.
+        let later = Instant::now() + LONGEST_WAIT;
+        let until = |writer: &mut Writer, n: &str, until| {
+            writer.troubles.get_mut(&named(n)).unwrap().until = until;
+        };
+        for factor in [2, 4, 8] {
+            until(&mut writer, "a", later);
+            until(&mut writer, "b", Instant::now());
+            let again = writer.write(&view, &mut own, &plan).await;
+            assert_eq!(waits(&writer), [FIRST_WAIT, FIRST_WAIT * factor]);
+            assert_eq!(again, Some(writer.troubles[&named("b")].until));
+        }
+        // A gateway that has changed is tried at once.
+        until(&mut writer, "b", later);
+        plan.extend([planned("a", 2)]);
+        writer.write(&view, &mut own, &plan).await;
+        assert_eq!(waits(&writer), [FIRST_WAIT * 2, FIRST_WAIT * 8]);
+        // Nothing is tried again for gateways that are gone.
+        let again = writer.write(&view, &mut own, &BTreeMap::new()).await;
+        assert_eq!(again, None);
+    }
+
+    fn named(namespace: &str) -> String {
+        format!("Gateway {namespace}/edge")
+    }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tulle_control::lookup::ISSUER;
 
 /// Longest answer that is read.
 const MAX_ANSWER: usize = 256 * 1024;
@@ -81,11 +82,10 @@ impl Https {
         body: String,
     ) -> Result<(StatusCode, Bytes), String> {
         let text = |e: &dyn fmt::Display| e.to_string();
-        let connecting = TcpStream::connect((self.host.as_str(), self.port));
-        let tcp = timeout(CONNECT, connecting).await;
-        let tcp = tcp.map_err(|_| "no connection in time".to_owned())?;
+        let tcp = timeout(CONNECT, self.connect()).await;
+        let tcp = tcp.map_err(|_| "no connection in time".to_owned())??;
         let name = ServerName::try_from(self.host.clone()).map_err(|e| text(&e))?;
-        let tls = self.tls.connect(name, tcp.map_err(|e| text(&e))?).await;
+        let tls = self.tls.connect(name, tcp).await;
         let io = TokioIo::new(tls.map_err(|e| text(&e))?);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io)
             .await
@@ -118,10 +118,50 @@ impl Https {
             },
         }
     }
+
+    /// Connects to an address of the host. Its look-up takes no more threads than it has places.
+    async fn connect(&self) -> Result<TcpStream, String> {
+        let found = ISSUER.resolve(&self.host, self.port).await?;
+        let connected = TcpStream::connect(found.as_slice()).await;
+        connected.map_err(|e| e.to_string())
+    }
 }
 
 impl fmt::Debug for Https {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "https://{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use tokio::net::TcpSocket;
+
+    #[tokio::test]
+    async fn a_look_up_that_hangs_takes_one_thread_whoever_asks() {
+        // Connections to a port that is taken and not listened on are refused.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = format!("https://{}", socket.local_addr().unwrap());
+        let server = Https::new(&address, Vec::new()).unwrap();
+        let ask = async || {
+            let asked = server.ask(Method::GET, "/", &[], String::new()).await;
+            asked.unwrap_err()
+        };
+        let (answer, asked) = mpsc::channel::<()>();
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let hanging = tokio::spawn(ISSUER.run(move || {
+            let _ = begin.send(());
+            let _ = asked.recv();
+        }));
+        begun.await.unwrap();
+        let why = ask().await;
+        assert!(why.contains("no connection in time"), "{why}");
+        drop(answer);
+        hanging.await.unwrap().unwrap();
+        let why = ask().await;
+        assert!(why.contains("refused"), "{why}");
     }
 }

@@ -1,6 +1,6 @@
 //! Pods, their owners, and the counts of their proxies.
 
-use super::scrape_window::{Account, Counts, Direction, Way};
+use super::scrape_window::{Account, Counts, Direction, PAIR_BYTES, Way, pairs};
 use crate::names::{METRICS_PORT, SIDECAR};
 use crate::pod::Pod;
 use crate::workload;
@@ -18,7 +18,7 @@ use tulle_model::samples::{CountedTraffic, MetricSample, parse_line};
 const MAX_TEXT: usize = 64 * 1024 * 1024;
 /// Longest line in it.
 const MAX_LINE: usize = 16 * 1024;
-/// Most pairs of a caller and a service that are distinguished in a pod; a proxy keeps 4096 series.
+/// Most [`pairs`] of a caller and a service that are distinguished in a pod; a proxy keeps 4096 series.
 const MAX_WAYS: usize = 4096;
 
 /// A pod with a proxy.
@@ -136,6 +136,8 @@ pub(super) async fn ask(pod: &Measured) -> Result<Counts, String> {
 #[derive(Default)]
 struct Reader {
     counts: Counts,
+    /// The size of `counts` in [`pairs`].
+    size: usize,
     /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
     length: usize,
@@ -168,10 +170,17 @@ impl Reader {
         let Some(way) = way(&sample) else {
             return Ok(());
         };
-        if self.counts.len() >= MAX_WAYS && !self.counts.contains_key(&way) {
-            return Err(format!("more than {MAX_WAYS} callers and services"));
+        let known = self.counts.remove(&way);
+        let before = known.as_ref().map_or(0, |known| pairs(&way, known));
+        let mut counted = known.unwrap_or_default();
+        counted.take(&sample);
+        self.size += pairs(&way, &counted) - before;
+        if self.size > MAX_WAYS {
+            return Err(format!(
+                "more than {MAX_WAYS} callers and services of {PAIR_BYTES} bytes each"
+            ));
         }
-        self.counts.entry(way).or_default().take(&sample);
+        self.counts.insert(way, counted);
         Ok(())
     }
 }
@@ -243,6 +252,35 @@ tulle_workers 1
         let read: Result<Vec<()>, String> = many.map(|l| reader.read(l.as_bytes())).collect();
         assert!(read.unwrap_err().contains("4096"));
         assert_eq!(reader.counts.len(), MAX_WAYS);
+    }
+
+    #[test]
+    fn long_names_and_many_buckets_count_as_more() {
+        let line = |service: &str, bound: usize| {
+            format!(
+                "istio_request_duration_milliseconds_bucket{{reporter=\"source\",\
+                 destination_service=\"{service}\",le=\"{bound}\"}} 1\n"
+            )
+        };
+        let fill = |ways: usize| {
+            let mut reader = Reader::default();
+            let name = "s".repeat(15 * PAIR_BYTES);
+            for way in 0..ways {
+                let line = line(&format!("{name}{way}"), 1);
+                reader.read(line.as_bytes()).unwrap();
+            }
+            reader
+        };
+        // With its number and its bucket each takes a little more than 15 usual pairs.
+        let mut full = fill(MAX_WAYS / 16);
+        let refused = full.read(line("s", 1).as_bytes()).unwrap_err();
+        assert!(refused.contains("4096"), "{refused}");
+
+        let mut nearly_full = fill(MAX_WAYS / 16 - 1);
+        let mut bounds = 1..MAX_WAYS;
+        let refused = bounds.find(|bound| nearly_full.read(line("s", *bound).as_bytes()).is_err());
+        // A proxy has 20.
+        assert!(refused.is_some_and(|bound| bound > 100), "{refused:?}");
     }
 
     fn pod(change: impl FnOnce(&mut serde_json::Value)) -> Option<Measured> {

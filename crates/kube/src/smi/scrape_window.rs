@@ -7,6 +7,7 @@ use super::pods::{self, Measured};
 use futures_util::{StreamExt, stream};
 use kube::Client;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{Instant as Deadline, timeout_at};
@@ -20,8 +21,12 @@ const FIRST: Duration = Duration::from_secs(2);
 const APART: Duration = Duration::from_secs(10);
 /// A look is forgotten after this long.
 const KEPT: Duration = Duration::from_secs(300);
-/// Most pairs of pod and peer that all looks keep together: some 50 MB.
+/// Most [`pairs`] of pod and peer that all looks keep together: some 50 MB, and 80 at most.
 const MAX_KEPT: usize = 60_000;
+/// Bytes of a pair. Names of Kubernetes and the 20 buckets that a proxy has take less; a pair with more counts as several.
+pub(super) const PAIR_BYTES: usize = 1024;
+/// Bytes of a bucket, with its part of the map.
+const BUCKET_BYTES: usize = 32;
 /// Pods that are asked at a time, and for how long one is, and all are.
 const AT_A_TIME: usize = 16;
 const EACH: Duration = Duration::from_secs(3);
@@ -67,6 +72,21 @@ pub(super) struct Way {
 /// The counts of a proxy since it was started.
 pub(super) type Counts = BTreeMap<Way, CountedTraffic>;
 
+/// Returns as how many pairs one counts, by its bytes: a proxy may say anything.
+pub(super) fn pairs(way: &Way, counted: &CountedTraffic) -> usize {
+    let account = |account: &Account| account.namespace.len() + account.name.len();
+    let names = way.service.len() + way.peer.as_ref().map_or(0, account);
+    let bytes = names + counted.buckets() * BUCKET_BYTES;
+    bytes.div_ceil(PAIR_BYTES).max(1)
+}
+
+fn too_much() -> String {
+    format!(
+        "the proxies tell of more than {MAX_KEPT} pairs of pod and peer, of {PAIR_BYTES} bytes each: ask for one \
+         namespace, or Prometheus"
+    )
+}
+
 /// The scope of a question: a namespace, or all.
 type Scope = Option<String>;
 
@@ -75,12 +95,34 @@ struct Round {
     at: Instant,
     time: SystemTime,
     heard: HashMap<String, Option<Counts>>,
+    /// Its size in [`pairs`].
+    size: usize,
 }
 
 impl Round {
-    fn size(&self) -> usize {
-        let counts = self.heard.values().flatten();
-        counts.map(|counts| counts.len().max(1)).sum()
+    fn new(at: Instant) -> Self {
+        Self {
+            at,
+            time: SystemTime::now(),
+            heard: HashMap::new(),
+            size: 0,
+        }
+    }
+
+    /// Takes the answer of a pod.
+    ///
+    /// # Errors
+    /// All pods together say more than is ever kept.
+    fn hear(&mut self, uid: String, counts: Option<Counts>) -> Result<(), String> {
+        if let Some(counts) = &counts {
+            let size: usize = counts.iter().map(|(way, c)| pairs(way, c)).sum();
+            self.size += size.max(1);
+        }
+        if self.size > MAX_KEPT {
+            return Err(too_much());
+        }
+        self.heard.insert(uid, counts);
+        Ok(())
     }
 }
 
@@ -172,7 +214,7 @@ impl ScrapeWindows {
         let _one = looking.lock().await;
         let pods = pods::list(&self.client, scope.as_deref()).await;
         let mut pods = pods.map_err(|e| format!("pods cannot be listed: {e}"))?;
-        let mut now = Arc::new(look(&pods).await);
+        let mut now = Arc::new(look(&pods).await?);
         let mut before = self.kept().base(&scope, now.at);
         if before.is_none() {
             self.kept().push(&scope, now.clone())?;
@@ -180,7 +222,7 @@ impl ScrapeWindows {
             tokio::time::sleep(FIRST).await;
             let again = pods::list(&self.client, scope.as_deref()).await;
             pods = again.map_err(|e| format!("pods cannot be listed: {e}"))?;
-            now = Arc::new(look(&pods).await);
+            now = Arc::new(look(&pods).await?);
         }
         self.kept().push(&scope, now.clone())?;
         let before = before.unwrap_or_else(|| now.clone());
@@ -223,10 +265,7 @@ impl KnownScrapes {
             let stalest = others.min_by_key(|(_, rounds)| last(rounds));
             let Some(stalest) = stalest.map(|(scope, _)| scope.clone()) else {
                 self.rounds.remove(scope);
-                return Err(format!(
-                    "the proxies tell of more than {MAX_KEPT} pairs of pod and peer: ask for one \
-                     namespace, or Prometheus"
-                ));
+                return Err(too_much());
             };
             self.rounds.remove(&stalest);
         }
@@ -239,13 +278,16 @@ impl KnownScrapes {
     fn size(&self) -> usize {
         let rounds = self.rounds.values().flatten();
         // A namespace without pods takes its name.
-        rounds.map(|round| round.size().max(1)).sum()
+        rounds.map(|round| round.size.max(1)).sum()
     }
 }
 
 /// Asks each pod, several at a time.
-async fn look(pods: &[Measured]) -> Round {
-    let (at, time) = (Instant::now(), SystemTime::now());
+///
+/// # Errors
+/// They say too much.
+async fn look(pods: &[Measured]) -> Result<Round, String> {
+    let mut round = Round::new(Instant::now());
     let end = Deadline::now() + ALL;
     let asked = pods.iter().cloned().map(|pod| async move {
         let until = end.min(Deadline::now() + EACH);
@@ -256,12 +298,11 @@ async fn look(pods: &[Measured]) -> Round {
         }
         (pod.uid.clone(), told.ok())
     });
-    let heard = stream::iter(asked).buffer_unordered(AT_A_TIME).collect();
-    Round {
-        at,
-        time,
-        heard: heard.await,
+    let mut answers = pin!(stream::iter(asked).buffer_unordered(AT_A_TIME));
+    while let Some((uid, counts)) = answers.next().await {
+        round.hear(uid, counts)?;
     }
+    Ok(round)
 }
 
 #[cfg(test)]
@@ -334,14 +375,11 @@ pub(super) mod tests {
     }
 
     fn round(at: Instant, heard: &[(&str, Option<Counts>)]) -> Arc<Round> {
-        let heard = heard.iter().cloned();
-        Arc::new(Round {
-            at,
-            time: SystemTime::now(),
-            heard: heard
-                .map(|(uid, counts)| (uid.to_owned(), counts))
-                .collect(),
-        })
+        let mut round = Round::new(at);
+        for (uid, counts) in heard.iter().cloned() {
+            round.hear(uid.to_owned(), counts).unwrap();
+        }
+        Arc::new(round)
     }
 
     fn seconds(from: Instant, count: u64) -> Instant {
@@ -426,24 +464,34 @@ pub(super) mod tests {
     fn what_is_kept_is_bounded() {
         let start = Instant::now();
         let mut kept = KnownScrapes::default();
-        let many = |pods: usize| {
-            let pods = (0..pods).map(|i| (i.to_string(), Some(counts("a", 1.0, 0.0))));
-            Arc::new(Round {
-                at: start,
-                time: SystemTime::now(),
-                heard: pods.collect(),
-            })
+        let many = |at: Instant, pods: usize| {
+            let mut round = Round::new(at);
+            let mut pods = 0..pods;
+            let of_one = counts("a", 1.0, 0.0);
+            let heard = pods.try_for_each(|i| round.hear(i.to_string(), Some(of_one.clone())));
+            heard.map(|()| round)
         };
+        let half = |at: Instant| Arc::new(many(at, MAX_KEPT / 2).unwrap());
         let scope = |name: &str| Some(name.to_owned());
-        kept.push(&scope("a"), many(MAX_KEPT / 2)).unwrap();
-        kept.push(&scope("b"), many(MAX_KEPT / 2)).unwrap();
+        kept.push(&scope("a"), half(start)).unwrap();
+        kept.push(&scope("b"), half(start)).unwrap();
         // There is no room for three.
-        kept.push(&scope("c"), many(MAX_KEPT / 2)).unwrap();
+        kept.push(&scope("c"), half(start)).unwrap();
         assert_eq!(kept.rounds.len(), 2);
         assert!(kept.rounds.contains_key(&scope("c")));
-        let refused = kept.push(&scope("d"), many(MAX_KEPT + 1)).unwrap_err();
+        // Nor in one scope, in two looks or in one.
+        let more = |at: Instant| Arc::new(many(at, MAX_KEPT / 2 + 1).unwrap());
+        kept.push(&scope("d"), more(start)).unwrap();
+        let refused = kept.push(&scope("d"), more(seconds(start, 15)));
+        let refused = refused.unwrap_err();
         assert!(refused.contains("60000"), "{refused}");
         assert!(kept.rounds.is_empty());
         assert!(kept.looking.is_empty());
+        assert!(many(start, MAX_KEPT + 1).is_err());
+        // Long names take more room.
+        let mut round = many(start, MAX_KEPT - 50).unwrap();
+        let long = "a".repeat(100 * PAIR_BYTES);
+        let long = round.hear("long".to_owned(), Some(counts(&long, 1.0, 0.0)));
+        assert!(long.unwrap_err().contains("60000"));
     }
 }

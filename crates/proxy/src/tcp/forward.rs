@@ -543,18 +543,32 @@ impl Pipe {
             if moved != (0, 0) {
                 count(moved.0, moved.1);
             }
+            // A side that takes nothing any more may have sent its last bytes just before: reading goes on to its end, unless
+            // the other side is slow to take them.
+            let client_is_read = upward.is_ready() || self.up.holds();
+            let server_is_read = downward.is_ready() || self.down.holds();
             match (upward, downward) {
                 (Poll::Ready(Err(Broken::Request)), _) => {
                     return Poll::Ready(Err(Reason::BadRequest));
                 }
-                (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => {
+                (Poll::Ready(Err(Broken::From)), _) => {
                     return Poll::Ready(Err(Reason::ClientClosed));
                 }
-                (Poll::Ready(Err(Broken::To)), _) | (_, Poll::Ready(Err(Broken::From))) => {
+                (_, Poll::Ready(Err(Broken::To))) if client_is_read => {
+                    return Poll::Ready(Err(Reason::ClientClosed));
+                }
+                (_, Poll::Ready(Err(Broken::From))) => {
+                    return Poll::Ready(Err(Reason::UpstreamReset));
+                }
+                (Poll::Ready(Err(Broken::To)), _) if server_is_read => {
                     return Poll::Ready(Err(Reason::UpstreamReset));
                 }
                 (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
                 _ => {}
+            }
+            // After its last byte a client is not read any more, and may still be cut off.
+            if self.up.shut && down.poll_reset(cx).is_ready() {
+                return Poll::Ready(Err(Reason::ClientClosed));
             }
             if moved != (0, 0) {
                 deadline.arm(self.idle);

@@ -93,6 +93,8 @@ pub struct Upstream {
     http2: RefCell<Vec<Rc<Http2Connection>>>,
     /// The peer agreed on another protocol than ours: each exchange takes a connection.
     single: Cell<bool>,
+    /// A server outside the mesh that was offered HTTP/2 chose HTTP/1.1, and its connections are kept as such.
+    http1_chosen: Cell<bool>,
     dialling: Cell<bool>,
     dialled: Notify,
     down_until: Cell<Option<Instant>>,
@@ -205,6 +207,7 @@ impl Upstream {
             mux: RefCell::default(),
             http2: RefCell::default(),
             single: Cell::new(false),
+            http1_chosen: Cell::new(false),
             dialling: Cell::new(false),
             dialled: Notify::new(),
             down_until: Cell::new(None),
@@ -364,6 +367,9 @@ impl Upstream {
     ) -> Result<Lease, Failure> {
         if let Some(external) = &self.key.external {
             let (link, http2) = Box::pin(outside::connect(context, self, external, kind)).await?;
+            if kind == StreamKind::Http2 {
+                self.http1_chosen.set(!http2);
+            }
             if http2 {
                 return self.start_http2(context, link, 0);
             }
@@ -428,7 +434,7 @@ impl Upstream {
             && match self.key.http_version {
                 HttpVersion::Http1 => false,
                 HttpVersion::Http2 => kind != StreamKind::Tcp,
-                HttpVersion::AsCame => kind == StreamKind::Http2,
+                HttpVersion::AsCame => kind == StreamKind::Http2 && !self.http1_chosen.get(),
             }
     }
 

@@ -10,7 +10,7 @@ use tests_local::{
     Client, Demo, Gate, Load, RATING, Server, can_redirect, eventually, get, ok, pause,
 };
 use tulle_api::v1::objects_client::ObjectsClient;
-use tulle_api::v1::{ApplyRequest, Object};
+use tulle_api::v1::{ApplyRequest, DeleteRequest, Object};
 
 const PORT: u16 = 8200;
 const CHANGES: u32 = 300;
@@ -19,6 +19,8 @@ const APART: Duration = Duration::from_millis(20);
 /// A piece of the download.
 const PIECE: [u8; 1000] = [b'x'; 1000];
 const PIECES: usize = 5000;
+/// Workloads that are deleted at once. Their namespaces are made at the same time, which takes a while.
+const BRIEF: usize = 8;
 
 /// A service whose application is the test.
 const FILES: &str = "apiVersion: tulle.dev/v1alpha1
@@ -212,4 +214,42 @@ fn fifty_changes_a_second_disturb_nothing_and_the_last_one_holds() {
     eventually("the ingress may not any more", || {
         demo.get("/files/short").status() == 403
     });
+}
+
+#[test]
+fn a_workload_that_is_deleted_while_its_namespace_is_made_leaves_none() {
+    if !can_redirect() {
+        return;
+    }
+    let demo = Demo::start(|text| text);
+    let names: Vec<String> = (0..BRIEF).map(|number| format!("brief-{number}")).collect();
+    let exists = |name: &String| Path::new("/run/netns").join(demo.namespace(name)).exists();
+    let spec = json!({
+        "command": ["sleep", "infinity"],
+        "ports": [{ "name": "http", "port": PORT, "appProtocol": "http" }],
+    });
+    let workload = |name: &String| object("tulle.dev/v1alpha1", "Workload", name, spec.clone());
+    let objects = names.iter().map(workload).collect();
+    let target = format!("unix:{}", control_socket(&demo).display());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut controller = runtime.block_on(ObjectsClient::connect(target)).unwrap();
+    let request = ApplyRequest {
+        objects,
+        dry_run: false,
+    };
+    runtime.block_on(controller.apply(request)).unwrap();
+    eventually("the first namespace is being made", || {
+        names.iter().any(exists)
+    });
+    for name in &names {
+        let request = DeleteRequest {
+            kind: "Workload".into(),
+            name: name.clone(),
+        };
+        runtime.block_on(controller.delete(request)).unwrap();
+    }
+    eventually("no namespace of them is left", || !names.iter().any(exists));
 }

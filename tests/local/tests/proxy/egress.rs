@@ -4,8 +4,10 @@ use crate::outside::{OUTSIDE, World, at, told};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
+use std::net::TcpListener;
 use std::time::{Duration, SystemTime};
-use tests_local::{Client, eventually, id, is_root};
+use tests_local::{Client, Http2Client, TlsServer, eventually, id, is_root, ok, public_config};
+use tulle_tls::testing::Leaf;
 
 const DENIED: (u16, &str) = (403, "egress_denied");
 
@@ -288,4 +290,45 @@ fn http_that_leaves_as_tls() {
                 .all(|code| errors.contains(code))
         });
     });
+}
+
+#[test]
+fn a_server_that_chose_http_1_gets_no_connection_for_each_request_that_came_as_http_2() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new();
+    let certificate = world.web.issue_leaf(&Leaf {
+        dns: vec!["secure.example".to_owned()],
+        ..Leaf::new("spiffe://none/none")
+    });
+    let server = world.outside(|| {
+        let listener = TcpListener::bind(at(OUTSIDE[0], 8443)).unwrap();
+        let config = public_config(&certificate, &["http/1.1"]);
+        TlsServer::with(listener, config, |mut connection| {
+            while connection.request().is_ok() && connection.send(ok(b"hello")).is_ok() {}
+        })
+    });
+    let rule = json!([{
+        "name": "Egress/secure", "hosts": ["secure.example"],
+        "ports": [{ "port": 80, "protocol": "http" }],
+        "tls": { "roots": world.web.pem(), "port": 8443 },
+    }]);
+    world.rules(rule, json!({}));
+    world.app(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = Http2Client::connect(at(OUTSIDE[0], 80)).await;
+            for _ in 0..3 {
+                let request = http::Request::get("http://secure.example/")
+                    .body(())
+                    .unwrap();
+                let answered = client.exchange(request, "", None).await.unwrap();
+                assert_eq!((answered.status(), &*answered.body), (200, &b"hello"[..]));
+            }
+        });
+    });
+    assert_eq!(server.connections(), 1);
+    world.outside(|| drop(server));
 }

@@ -201,6 +201,8 @@ impl Upload {
     fn finish(&mut self) -> u16 {
         self.client.stream().set_nonblocking(false).unwrap();
         self.client.send(&self.body[self.sent..]);
+        // The server reads what all the others have sent before it answers.
+        self.client.stream().set_read_timeout(Some(LONG)).unwrap();
         self.client.response("POST").status()
     }
 }

@@ -67,6 +67,52 @@ fn a_server_that_reads_nothing_for_long_is_not_taken_for_dead() {
 }
 
 #[test]
+fn a_client_that_is_lost_after_its_last_byte_is_noticed() {
+    let (ended, thinks) = (Arc::<Gate>::default(), Arc::<Gate>::default());
+    let gates = (ended.clone(), thinks.clone());
+    let app = Server::start(move |mut connection| {
+        while connection.read_some().is_ok_and(|bytes| !bytes.is_empty()) {}
+        gates.0.open();
+        gates.1.pass();
+    });
+    let Pair {
+        client: sidecar,
+        server,
+        address,
+        mesh: _mesh,
+        ..
+    } = tcp(&app);
+    let mut client = Client::connect(address);
+    client.send("question");
+    client.half_close();
+    ended.pass();
+    sidecar.kill();
+    server.await_metric("istio_tcp_connections_closed_total", &[], 1.0);
+    thinks.open();
+}
+
+/// "Too many connections", for instance, from a server that reads nothing more of what comes.
+#[test]
+fn the_last_bytes_of_a_server_arrive_before_its_reset() {
+    let app = Server::start(|mut connection| {
+        connection.read_exact(1).unwrap();
+        connection.send("last words");
+    });
+    let pair = tcp(&app);
+    for _ in 0..200 {
+        let mut client = pair.connect();
+        let mut writer = client.stream().try_clone().unwrap();
+        let writing = std::thread::spawn(move || {
+            let more = [1; 2000];
+            while std::io::Write::write_all(&mut writer, &more).is_ok() {}
+        });
+        assert_eq!(client.read_exact(10), b"last words");
+        drop(client);
+        writing.join().unwrap();
+    }
+}
+
+#[test]
 fn a_slow_reader_holds_the_sender_back_and_not_in_memory() {
     let app = Server::start(|mut connection| {
         let bytes = pattern(32 * 1024 * 1024);

@@ -5,6 +5,7 @@ mod authentication;
 mod labels;
 mod policy;
 mod service_profile;
+mod target;
 
 use super::imported::Imported;
 use super::labels::import as import_labels;
@@ -32,7 +33,7 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
                 | "NetworkAuthentication"
                 | "HTTPRoute",
                 true,
-            ) => policies.add(source),
+            ) => policies.add(source, &mut imported),
             (kind, true) => {
                 let (why, instead) = other(kind);
                 imported.lose(&source.id, "spec", why, instead);

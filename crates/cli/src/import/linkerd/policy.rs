@@ -1,114 +1,105 @@
 //! Policies about callers. Theirs are about Servers, which choose pods and a port; ours are about Services. A policy
 //! of which a part has no counterpart is not made at all: without the part it would be another policy.
 
-use super::authentication::{ANYBODY_KNOWN, identities, networks};
+use super::authentication::{ANYBODY_KNOWN, Callers, identities, networks};
+use super::target::{POLICY, Route, Server, Target, lose_broken};
 use crate::import::cel::account;
 use crate::import::fields::{list, lose_rest, take, text};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Service, labels};
 use crate::import::source::Source;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-
-const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+use std::collections::BTreeSet;
 
 /// The objects that belong together, until all of them have been read.
 #[derive(Default)]
 pub(super) struct Policies {
     servers: Vec<Server>,
-    routes: Vec<Source>,
+    routes: Vec<Route>,
     authentications: Vec<Source>,
     policies: Vec<Source>,
 }
 
-/// Pods and a port of theirs.
-struct Server {
-    id: String,
-    namespace: Option<String>,
-    name: String,
-    labels: BTreeMap<String, String>,
-    own_labels: BTreeMap<String, String>,
-    port: Value,
-    access: Option<String>,
-}
-
-/// The subject of a policy: a port of Services, and requests to it.
-struct Target<'s> {
-    server: &'s Server,
-    requests: Vec<Map<String, Value>>,
-}
-
 impl Policies {
-    pub(super) fn add(&mut self, source: Source) {
+    pub(super) fn add(&mut self, source: Source, imported: &mut Imported) {
         match source.kind.as_str() {
-            "HTTPRoute" => self.routes.push(source),
+            "HTTPRoute" => self.routes.push(Route::read(source, imported)),
             "MeshTLSAuthentication" | "NetworkAuthentication" => self.authentications.push(source),
-            "Server" => self.servers.push(Server::read(source)),
+            "Server" => self.servers.push(Server::read(source, imported)),
             _ => self.policies.push(source),
         }
     }
 
     pub(super) fn finish(mut self, services: &[Service], imported: &mut Imported) {
         for server in &self.servers {
-            server.by_itself(services, imported);
+            by_itself(server, services, imported);
         }
+        let mut open = BTreeSet::new();
         for policy in std::mem::take(&mut self.policies) {
             match policy.kind.as_str() {
-                "ServerAuthorization" => self.server_authorization(policy, services, imported),
+                "ServerAuthorization" => {
+                    open.extend(self.server_authorization(policy, services, imported));
+                }
                 "HTTPLocalRateLimitPolicy" => self.rate_limit(policy, services, imported),
-                _ => self.authorization(policy, services, imported),
+                _ => open.extend(self.authorization(policy, services, imported)),
+            }
+        }
+        // A policy that is made has a note that it needs `permissiveMode: false`. Such a Server has none.
+        for server in &self.servers {
+            if server.is_whole && server.access == "deny" && !open.contains(&server.id) {
+                imported.lose(
+                    &server.id,
+                    "spec.accessPolicy",
+                    "it refuses every caller, and becomes no object",
+                    "set `permissiveMode: false` of the Mesh, or write an AuthorizationPolicy with `action: Deny` for its port: docs/manifests/access.md",
+                );
             }
         }
     }
 
-    /// AuthorizationPolicy: a target, and authentications that are all required.
-    fn authorization(&self, mut source: Source, services: &[Service], imported: &mut Imported) {
+    /// AuthorizationPolicy: a target, and authentications that are all required. Returns the Servers that it opens.
+    fn authorization(
+        &self,
+        mut source: Source,
+        services: &[Service],
+        imported: &mut Imported,
+    ) -> Vec<String> {
         let mut spec = std::mem::take(&mut source.spec);
         let id = source.id.clone();
         let before = imported.lost.len();
-        let kind = text(&mut spec, "targetRef/kind").unwrap_or_default();
-        let name = text(&mut spec, "targetRef/name").unwrap_or_default();
-        take(&mut spec, "targetRef");
-        let targets = self.targets(&kind, &name, &source);
-        if targets.is_empty() {
-            let why = format!("the {kind} {name} is not among the objects");
-            imported.lose(&id, "spec.targetRef", &why, "give it, too");
+        let targets = self.targets(&source, &mut spec, imported);
+        let mut callers = Callers::default();
+        if !spec["requiredAuthenticationRefs"].is_array() {
+            let why = "it is no list; only an empty list lets in everybody";
+            imported.lose(&id, "spec.requiredAuthenticationRefs", why, POLICY);
         }
-        let mut conditions = Vec::new();
-        for (number, mut reference) in list(&mut spec, "requiredAuthenticationRefs")
-            .into_iter()
-            .enumerate()
-        {
+        let required = list(&mut spec, "requiredAuthenticationRefs");
+        for (number, mut reference) in required.into_iter().enumerate() {
             let at = format!("spec.requiredAuthenticationRefs[{number}]");
             let kind = text(&mut reference, "kind").unwrap_or_default();
             let name = text(&mut reference, "name").unwrap_or_default();
             let namespace = text(&mut reference, "namespace").or_else(|| source.namespace.clone());
             take(&mut reference, "group");
             lose_rest(imported, &id, &at, &reference, POLICY);
-            match self.authentication(&kind, &name, namespace.as_deref()) {
-                Ok(condition) => conditions.push(condition),
-                Err(why) => imported.lose(&id, &at, &why, POLICY),
+            if let Err(why) = self.authentication(&kind, &name, namespace.as_deref(), &mut callers)
+            {
+                imported.lose(&id, &at, &why, POLICY);
             }
         }
         lose_rest(imported, &id, "spec", &spec, POLICY);
-        if imported.lost.len() == before {
-            make(
-                (&id, &source.name),
-                &targets,
-                &conditions,
-                services,
-                imported,
-            );
+        if imported.lost.len() > before {
+            return Vec::new();
         }
+        make((&id, &source.name), &targets, &callers, services, imported)
     }
 
     /// HTTPLocalRateLimitPolicy, of which the total has a counterpart: a RateLimit counts for all callers together.
     fn rate_limit(&self, mut source: Source, services: &[Service], imported: &mut Imported) {
         let mut spec = std::mem::take(&mut source.spec);
         let id = source.id.clone();
-        let kind = text(&mut spec, "targetRef/kind").unwrap_or_default();
-        let name = text(&mut spec, "targetRef/name").unwrap_or_default();
-        take(&mut spec, "targetRef");
+        let before = imported.lost.len();
+        let targets = self.targets(&source, &mut spec, imported);
+        let is_known = imported.lost.len() == before;
         let count = take(&mut spec, "total/requestsPerSecond");
         lose_rest(
             imported,
@@ -117,14 +108,9 @@ impl Policies {
             &spec,
             "limit by caller in an HTTPFilter of a Gateway's route: `rateLimit.by` of docs/manifests/routes.md",
         );
-        let Some(count) = count else {
+        let Some(count) = count.filter(|_| is_known) else {
             return;
         };
-        let targets = self.targets(&kind, &name, &source);
-        if targets.is_empty() {
-            let why = format!("the {kind} {name} is not among the objects");
-            imported.lose(&id, "spec.targetRef", &why, "give it, too");
-        }
         for target in &targets {
             let found = target.server.services(services);
             if found.is_empty() {
@@ -146,47 +132,54 @@ impl Policies {
         }
     }
 
-    fn targets(&self, kind: &str, name: &str, source: &Source) -> Vec<Target<'_>> {
+    /// Finds what a policy is about.
+    fn targets(
+        &self,
+        source: &Source,
+        spec: &mut Value,
+        imported: &mut Imported,
+    ) -> Vec<Target<'_>> {
+        let kind = text(spec, "targetRef/kind").unwrap_or_default();
+        let name = text(spec, "targetRef/name").unwrap_or_default();
+        take(spec, "targetRef");
         let here = |namespace: &Option<String>| *namespace == source.namespace;
         let servers = self.servers.iter().filter(|s| here(&s.namespace));
-        match kind {
+        let targets: Vec<Target<'_>> = match kind.as_str() {
             "Server" => servers
                 .filter(|s| s.name == name)
                 .map(Server::whole)
                 .collect(),
             "Namespace" => servers.map(Server::whole).collect(),
             "HTTPRoute" => {
-                let route = self
-                    .routes
-                    .iter()
-                    .find(|r| here(&r.namespace) && r.name == name);
-                let Some(route) = route else {
-                    return Vec::new();
-                };
-                let parents = route.spec["parentRefs"].as_array().into_iter().flatten();
-                let names: Vec<&str> = parents.filter_map(|p| p["name"].as_str()).collect();
-                let of_route = |server| Target {
-                    server,
-                    requests: requests(route),
-                };
+                let mut routes = self.routes.iter();
+                let route = routes.find(|r| here(&r.namespace) && r.name == name);
                 servers
-                    .filter(|s| names.contains(&s.name.as_str()))
-                    .map(of_route)
+                    .filter(|s| route.is_some_and(|r| r.servers.contains(&s.name)))
+                    .map(|server| Target { server, route })
                     .collect()
             }
             _ => Vec::new(),
+        };
+        if targets.is_empty() {
+            let why = format!("the {kind} {name} is not among the objects");
+            imported.lose(&source.id, "spec.targetRef", &why, "give it, too");
         }
+        lose_broken(&source.id, "spec.targetRef", &targets, imported);
+        targets
     }
 
-    /// The condition that an authentication is.
+    /// Adds what an authentication demands of callers.
     fn authentication(
         &self,
         kind: &str,
         name: &str,
         namespace: Option<&str>,
-    ) -> Result<String, String> {
+        callers: &mut Callers,
+    ) -> Result<(), String> {
         if kind == "ServiceAccount" {
-            return Ok(account(name, namespace));
+            callers.is_known = true;
+            callers.identities.push(account(name, namespace));
+            return Ok(());
         }
         let found = self.authentications.iter();
         let mut found =
@@ -195,26 +188,48 @@ impl Policies {
             return Err(format!("the {kind} {name} is not among the objects"));
         };
         let mut spec = source.spec.clone();
-        let condition = match kind {
-            "MeshTLSAuthentication" => identities(&mut spec, source.namespace()),
-            _ => networks(&mut spec),
-        };
-        condition.ok_or_else(|| format!("{}: no caller is named that can be read", source.id))
+        let nobody = || format!("{}: no caller is named that can be read", source.id);
+        if kind == "MeshTLSAuthentication" {
+            callers.is_known = true;
+            let condition = identities(&mut spec, source.namespace()).ok_or_else(nobody)?;
+            callers.identities.push(condition);
+        } else {
+            let networks = networks(&mut spec).map_err(|why| format!("{}: {why}", source.id))?;
+            callers.networks.push(networks.ok_or_else(nobody)?);
+        }
+        match spec.as_object().is_some_and(|left| !left.is_empty()) {
+            true => Err(format!("{}: `{spec}` has no counterpart", source.id)),
+            false => Ok(()),
+        }
     }
 
-    /// ServerAuthorization: one of clients is enough.
+    /// ServerAuthorization: one of clients is enough. Returns the Servers that it opens.
     fn server_authorization(
         &self,
         mut source: Source,
         services: &[Service],
         imported: &mut Imported,
-    ) {
+    ) -> Vec<String> {
         let mut spec = std::mem::take(&mut source.spec);
         let id = source.id.clone();
         let before = imported.lost.len();
         let name = text(&mut spec, "server/name");
         let selector = labels(&take(&mut spec, "server/selector/matchLabels").unwrap_or_default());
-        take(&mut spec, "server/selector");
+        if !list(&mut spec, "server/selector/matchExpressions").is_empty() {
+            imported.lose(
+                &id,
+                "spec.server.selector.matchExpressions",
+                "Servers are chosen by labels or by name alone, and without it the policy would be about more of them",
+                "name the Servers, each in a ServerAuthorization of its own",
+            );
+        }
+        let left = take(&mut spec, "server/selector");
+        if name.is_none() && left.is_none() {
+            let why = "it chooses no Servers";
+            imported.lose(&id, "spec.server", why, "name the Server");
+        }
+        let left = left.unwrap_or_default();
+        lose_rest(imported, &id, "spec.server.selector", &left, POLICY);
         let is_meant = |server: &&Server| {
             server.namespace == source.namespace
                 && match &name {
@@ -238,10 +253,15 @@ impl Policies {
                 "give them, too",
             );
         }
-        let mut conditions = Vec::new();
+        lose_broken(&id, "spec.server", &targets, imported);
+        let mut callers = Callers::default();
         let mut client = take(&mut spec, "client").unwrap_or_else(|| json!({}));
-        conditions.extend(networks(&mut client));
+        match networks(&mut client) {
+            Ok(networks) => callers.networks.extend(networks),
+            Err(why) => imported.lose(&id, "spec.client.networks", &why, POLICY),
+        }
         if take(&mut client, "unauthenticated") != Some(Value::Bool(true)) {
+            callers.is_known = true;
             let mut tls = take(&mut client, "meshTLS").unwrap_or_else(|| json!({}));
             if take(&mut tls, "unauthenticatedTLS") != Some(Value::Bool(true)) {
                 let accounts: Vec<Value> = list(&mut tls, "serviceAccounts")
@@ -255,7 +275,7 @@ impl Policies {
                     tls["identityRefs"] = accounts.into();
                 }
                 match identities(&mut tls, source.namespace()) {
-                    Some(condition) => conditions.push(condition),
+                    Some(condition) => callers.identities.push(condition),
                     None => imported.lose(
                         &id,
                         "spec.client.meshTLS",
@@ -268,67 +288,39 @@ impl Policies {
         }
         lose_rest(imported, &id, "spec.client", &client, POLICY);
         lose_rest(imported, &id, "spec", &spec, POLICY);
-        if imported.lost.len() == before {
-            make(
-                (&id, &source.name),
-                &targets,
-                &conditions,
-                services,
-                imported,
-            );
+        if imported.lost.len() > before {
+            return Vec::new();
         }
+        make((&id, &source.name), &targets, &callers, services, imported)
     }
 }
 
-/// The requests that a route matches; none: all of them.
-fn requests(route: &Source) -> Vec<Map<String, Value>> {
-    let rules = route.spec["rules"].as_array().into_iter().flatten();
-    let matches = rules.flat_map(|rule| rule["matches"].as_array().into_iter().flatten());
-    let request = |one: &Value| {
-        let mut to = Map::new();
-        if let Some(path) = one.get("path") {
-            let kind = path["type"].as_str().unwrap_or("PathPrefix");
-            let value = path["value"].as_str().unwrap_or("/");
-            to.insert("paths".into(), json!([{ "type": kind, "value": value }]));
-        }
-        if let Some(method) = one.get("method") {
-            to.insert("methods".into(), json!([method]));
-        }
-        if let Some(headers) = one.get("headers") {
-            to.insert("headers".into(), headers.clone());
-        }
-        to
-    };
-    matches.map(request).collect()
-}
-
-/// Makes a policy of Tulle for each Service that a target of theirs, `(id, name)`, is about.
+/// Makes a policy of Tulle for each Service that a target of theirs, `(id, name)`, is about. Returns the Servers that it
+/// made one for.
 fn make(
     (id, name): (&str, &str),
     targets: &[Target<'_>],
-    conditions: &[String],
+    callers: &Callers,
     services: &[Service],
     imported: &mut Imported,
-) {
+) -> Vec<String> {
+    let mut open = Vec::new();
     for target in targets {
         let found = target.server.services(services);
-        if found.is_empty() {
-            target.server.no_service(id, imported);
+        match found.is_empty() {
+            true => target.server.no_service(id, imported),
+            false => open.push(target.server.id.clone()),
         }
         for (service, ports) in &found {
             let everything = [Map::new()];
-            let requests = if target.requests.is_empty() {
-                &everything[..]
-            } else {
-                &target.requests
+            let requests = match target.requests() {
+                [] => &everything[..],
+                requests => requests,
             };
             let rule = |request: &Map<String, Value>| {
                 let mut to = request.clone();
                 to.insert("ports".into(), json!(ports));
-                if !conditions.is_empty() {
-                    to.insert("when".into(), conditions.join(" && ").into());
-                }
-                json!({ "to": to })
+                callers.rule(to)
             };
             let rules: Vec<Value> = requests.iter().map(rule).collect();
             let ours = json!({
@@ -348,86 +340,30 @@ fn make(
                 .push("it has an effect where the Mesh says `permissiveMode: false`".into());
         }
     }
+    open
 }
 
-impl Server {
-    fn read(mut source: Source) -> Self {
-        let mut spec = std::mem::take(&mut source.spec);
-        let own_labels = labels(&source.labels());
-        Self {
-            id: source.id.clone(),
-            labels: labels(&take(&mut spec, "podSelector/matchLabels").unwrap_or_default()),
-            port: take(&mut spec, "port").unwrap_or_default(),
-            access: text(&mut spec, "accessPolicy"),
-            namespace: source.namespace,
-            name: source.name,
-            own_labels,
+/// Makes a policy for those whom a Server lets in without any.
+fn by_itself(server: &Server, services: &[Service], imported: &mut Imported) {
+    if !server.is_whole {
+        return;
+    }
+    let callers = match server.access.as_str() {
+        // So it is here with `permissiveMode: false`, which is said where no policy opens it.
+        "deny" => return,
+        "all-authenticated" => Callers::known(ANYBODY_KNOWN.to_owned()),
+        "all-unauthenticated" => Callers::default(),
+        "audit" => {
+            let why = "everybody is let in, and the log says whom a policy would not";
+            let instead = "apply policies with `mode: Audit` before `permissiveMode: false`";
+            return imported.lose(&server.id, "spec.accessPolicy", why, instead);
         }
-    }
-
-    /// All requests to it.
-    fn whole(&self) -> Target<'_> {
-        Target {
-            server: self,
-            requests: Vec::new(),
+        other => {
+            let why = format!("{other} goes by the networks of the cluster");
+            let instead = "write an AuthorizationPolicy with `networks`";
+            return imported.lose(&server.id, "spec.accessPolicy", &why, instead);
         }
-    }
-
-    /// Services that have only its pods, with their ports that lead to its port.
-    fn services<'s>(&self, services: &'s [Service]) -> Vec<(&'s Service, Vec<u64>)> {
-        let of = services
-            .iter()
-            .filter(|s| s.is_of(self.namespace.as_deref(), &self.labels));
-        let ports = of.map(|service| {
-            (
-                service,
-                service
-                    .ports_to(&self.port)
-                    .into_iter()
-                    .collect::<Vec<u64>>(),
-            )
-        });
-        ports.filter(|(_, ports)| !ports.is_empty()).collect()
-    }
-
-    fn no_service(&self, id: &str, imported: &mut Imported) {
-        let why = format!(
-            "{}: no Service among the objects has only its pods and leads to its port, and a policy is about Services",
-            self.id
-        );
-        imported.lose(
-            id,
-            "spec",
-            &why,
-            "give the Services, too: kubectl get services -A -o yaml",
-        );
-    }
-
-    /// Lets in those whom a Server lets in without any policy.
-    fn by_itself(&self, services: &[Service], imported: &mut Imported) {
-        let conditions = match self.access.as_deref().unwrap_or("deny") {
-            // So it is here with `permissiveMode: false`.
-            "deny" => return,
-            "all-authenticated" => vec![ANYBODY_KNOWN.to_owned()],
-            "all-unauthenticated" => Vec::new(),
-            "audit" => {
-                let why = "everybody is let in, and the log says whom a policy would not";
-                let instead = "apply policies with `mode: Audit` before `permissiveMode: false`";
-                return imported.lose(&self.id, "spec.accessPolicy", why, instead);
-            }
-            other => {
-                let why = format!("{other} goes by the networks of the cluster");
-                let instead = "write an AuthorizationPolicy with `networks`";
-                return imported.lose(&self.id, "spec.accessPolicy", &why, instead);
-            }
-        };
-        let target = [self.whole()];
-        make(
-            (&self.id, &self.name),
-            &target,
-            &conditions,
-            services,
-            imported,
-        );
-    }
+    };
+    let names = (server.id.as_str(), server.name.as_str());
+    make(names, &[server.whole()], &callers, services, imported);
 }

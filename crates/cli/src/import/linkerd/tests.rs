@@ -2,6 +2,8 @@ use super::*;
 use crate::import::tests::{checked, lost};
 use serde_json::json;
 
+mod no_wider;
+
 const SERVICES: &str = "apiVersion: v1
 kind: Service
 metadata: {name: ratings, namespace: shop}
@@ -35,6 +37,9 @@ fn server() -> String {
         "{podSelector: {matchLabels: {app: ratings}}, port: web, proxyProtocol: HTTP/1}",
     )
 }
+
+/// The loss of [`server`] where no policy lets anybody in.
+const CLOSED: (&str, &str) = ("Server shop/web", "spec.accessPolicy");
 
 /// The rules of the only policy that is made, of which nothing is lost.
 fn rules(text: &str) -> Value {
@@ -111,12 +116,13 @@ fn servers_let_in_by_themselves() {
         rules(&access("all-authenticated")),
         json!([{ "to": { "ports": [8080], "when": "source.identity != \"\"" } }])
     );
+    // A rule without `from` is about callers with a certificate alone.
     assert_eq!(
         rules(&access("all-unauthenticated")),
-        json!([{ "to": { "ports": [8080] } }])
+        json!([{ "from": { "networks": ["0.0.0.0/0", "::/0"] }, "to": { "ports": [8080] } }])
     );
-    assert!(imported(&access("deny")).objects.is_empty());
-    for word in ["audit", "cluster-unauthenticated"] {
+    for word in ["deny", "audit", "cluster-unauthenticated"] {
+        assert!(imported(&access(word)).objects.is_empty(), "{word}");
         assert_eq!(
             lost(&imported(&access(word))),
             [("Server shop/all", "spec.accessPolicy")],
@@ -143,17 +149,6 @@ fn server_authorizations_choose_servers_by_name_or_label() {
             "{choice}"
         );
     }
-    let open = server()
-        + &policy(
-            "ServerAuthorization",
-            "old",
-            "{server: {name: web}, client: {unauthenticated: true, networks: [{cidr: 10.0.0.0/8}]}}",
-        );
-    let when = r#"cidr("10.0.0.0/8").containsIP(source.address)"#;
-    assert_eq!(
-        rules(&open),
-        json!([{ "to": { "ports": [80], "when": when } }])
-    );
 }
 
 #[test]
@@ -186,18 +181,19 @@ fn a_policy_that_would_be_another_one_is_not_made() {
             "spec.requiredAuthenticationRefs[0]",
         ),
         (
-            "{targetRef: {kind: Server, name: none}}".to_owned(),
+            "{targetRef: {kind: Server, name: none}, requiredAuthenticationRefs: []}".to_owned(),
             "spec.targetRef",
         ),
         (
-            format!("{{{target}, somethingNew: 1}}"),
+            format!("{{{target}, requiredAuthenticationRefs: [], somethingNew: 1}}"),
             "spec.somethingNew",
         ),
+        (format!("{{{target}}}"), "spec.requiredAuthenticationRefs"),
     ] {
         let imported = imported(&(server() + &policy("AuthorizationPolicy", "p", &spec)));
         assert_eq!(
             lost(&imported),
-            [("AuthorizationPolicy shop/p", field)],
+            [("AuthorizationPolicy shop/p", field), CLOSED],
             "{spec}"
         );
         assert!(imported.objects.is_empty(), "{spec}");
@@ -216,7 +212,7 @@ fn a_policy_that_would_be_another_one_is_not_made() {
                 "{{{target}, requiredAuthenticationRefs: [{{kind: MeshTLSAuthentication, name: odd}}]}}"
             ),
         );
-    assert_eq!(lost(&imported(&text)).len(), 1);
+    assert_eq!(lost(&imported(&text)).len(), 2);
     let nowhere = policy(
         "Server",
         "web",
@@ -295,7 +291,7 @@ fn limits_of_a_server_are_those_of_its_services() {
         imported(&text)
     };
     let total = limit("total: {requestsPerSecond: 100}");
-    assert_eq!(total.lost, []);
+    assert_eq!(lost(&total), [CLOSED]);
     let [made] = total.objects.as_slice() else {
         panic!("{total:?}");
     };
@@ -308,7 +304,8 @@ fn limits_of_a_server_are_those_of_its_services() {
     );
     let each = limit("identity: {requestsPerSecond: 10}");
     let id = "HTTPLocalRateLimitPolicy shop/slow";
-    assert_eq!(lost(&each), [(id, "spec.identity.requestsPerSecond")]);
+    let identity = (id, "spec.identity.requestsPerSecond");
+    assert_eq!(lost(&each), [identity, CLOSED]);
     assert!(each.objects.is_empty());
 }
 

@@ -161,7 +161,8 @@ impl Relay {
     ) -> Poll<Result<(), End>> {
         if !self.down_ended && from_down.is_empty() {
             match down.poll_read(cx, from_down) {
-                Poll::Pending | Poll::Ready(Ok(1..)) => return Poll::Pending,
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(1..)) => {}
                 // A client may half-close after its request and still wait for the answer.
                 Poll::Ready(Ok(0)) => self.down_ended = true,
                 Poll::Ready(Err(error)) => {

@@ -1,0 +1,255 @@
+//! Subjects of policies: Servers, which choose pods and a port, and HTTPRoutes of Servers, which choose requests. One that
+//! lost a part is kept all the same, so that no policy is made about it: without the part it would be about more.
+
+use crate::import::fields::{list, lose_rest, take, text};
+use crate::import::imported::Imported;
+use crate::import::services::{Service, labels};
+use crate::import::source::Source;
+use crate::import::texts;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+
+/// Pods and a port of theirs.
+pub(super) struct Server {
+    pub(super) id: String,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    /// Labels of its pods.
+    labels: BTreeMap<String, String>,
+    pub(super) own_labels: BTreeMap<String, String>,
+    port: Value,
+    /// Access without any policy.
+    pub(super) access: String,
+    /// Whether no part was lost.
+    pub(super) is_whole: bool,
+}
+
+/// Requests to Servers.
+pub(super) struct Route {
+    id: String,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    /// Names of Servers in its namespace.
+    pub(super) servers: Vec<String>,
+    requests: Vec<Map<String, Value>>,
+    is_whole: bool,
+}
+
+/// The subject of a policy: a port of Services, and requests to it.
+pub(super) struct Target<'s> {
+    pub(super) server: &'s Server,
+    /// `None`: all requests are meant.
+    pub(super) route: Option<&'s Route>,
+}
+
+impl Server {
+    pub(super) fn read(mut source: Source, imported: &mut Imported) -> Self {
+        let mut spec = std::mem::take(&mut source.spec);
+        let id = source.id.clone();
+        let before = imported.lost.len();
+        let pods = labels(&take(&mut spec, "podSelector/matchLabels").unwrap_or_default());
+        if !list(&mut spec, "podSelector/matchExpressions").is_empty() {
+            imported.lose(
+                &id,
+                "spec.podSelector.matchExpressions",
+                "a Service chooses its pods by labels alone, so nobody can say which Services it is about",
+                POLICY,
+            );
+        }
+        let selector = take(&mut spec, "podSelector");
+        if take(&mut spec, "externalWorkloadSelector").is_some() {
+            imported.lose(
+                &id,
+                "spec.externalWorkloadSelector",
+                "a mesh is one cluster, or hosts, and has no workloads outside of it",
+                "guard them where they run",
+            );
+        } else if selector.is_none() {
+            imported.lose(&id, "spec.podSelector", "it chooses no pods", POLICY);
+        }
+        let left = selector.unwrap_or_default();
+        lose_rest(imported, &id, "spec.podSelector", &left, POLICY);
+        let port = take(&mut spec, "port").unwrap_or_default();
+        let access = text(&mut spec, "accessPolicy").unwrap_or_else(|| "deny".into());
+        // The sidecar finds out what is spoken, or `appProtocol` of the Service says it.
+        take(&mut spec, "proxyProtocol");
+        lose_rest(imported, &id, "spec", &spec, POLICY);
+        Self {
+            own_labels: labels(&source.labels()),
+            is_whole: imported.lost.len() == before,
+            id,
+            namespace: source.namespace,
+            name: source.name,
+            labels: pods,
+            port,
+            access,
+        }
+    }
+
+    /// All requests to it.
+    pub(super) fn whole(&self) -> Target<'_> {
+        Target {
+            server: self,
+            route: None,
+        }
+    }
+
+    /// Services that have only its pods, with their ports that lead to its port.
+    pub(super) fn services<'s>(&self, services: &'s [Service]) -> Vec<(&'s Service, Vec<u64>)> {
+        let of = services
+            .iter()
+            .filter(|s| s.is_of(self.namespace.as_deref(), &self.labels));
+        let ports = of.map(|service| {
+            (
+                service,
+                service
+                    .ports_to(&self.port)
+                    .into_iter()
+                    .collect::<Vec<u64>>(),
+            )
+        });
+        ports.filter(|(_, ports)| !ports.is_empty()).collect()
+    }
+
+    pub(super) fn no_service(&self, id: &str, imported: &mut Imported) {
+        let why = format!(
+            "{}: no Service among the objects has only its pods and leads to its port, and a policy is about Services",
+            self.id
+        );
+        imported.lose(
+            id,
+            "spec",
+            &why,
+            "give the Services, too: kubectl get services -A -o yaml",
+        );
+    }
+}
+
+impl Route {
+    pub(super) fn read(mut source: Source, imported: &mut Imported) -> Self {
+        let mut spec = std::mem::take(&mut source.spec);
+        let id = source.id.clone();
+        let before = imported.lost.len();
+        let mut servers = Vec::new();
+        for (number, mut parent) in list(&mut spec, "parentRefs").into_iter().enumerate() {
+            let at = format!("spec.parentRefs[{number}]");
+            take(&mut parent, "group");
+            let is_server = text(&mut parent, "kind").as_deref() == Some("Server");
+            let namespace = text(&mut parent, "namespace");
+            let name = text(&mut parent, "name");
+            lose_rest(imported, &id, &at, &parent, POLICY);
+            if is_server && (namespace.is_none() || namespace == source.namespace) {
+                servers.extend(name);
+            } else {
+                let why = "it is no Server of the route's namespace, and other parents are";
+                imported.lose(&id, &at, why, "give this parent a route of its own");
+            }
+        }
+        let hosts = texts(&mut spec, "hostnames");
+        let mut requests = Vec::new();
+        for (number, mut rule) in list(&mut spec, "rules").into_iter().enumerate() {
+            let at = format!("spec.rules[{number}]");
+            let mut matches = list(&mut rule, "matches");
+            if matches.is_empty() {
+                matches.push(json!({}));
+            }
+            for (other, one) in matches.into_iter().enumerate() {
+                let at = format!("{at}.matches[{other}]");
+                requests.push(request(&id, &at, one, &hosts, imported));
+            }
+            take(&mut rule, "name");
+            if !list(&mut rule, "filters").is_empty() {
+                imported.lose(
+                    &id,
+                    &format!("{at}.filters"),
+                    "a policy says who may call, and changes no request",
+                    "put them into an HTTPRoute of the Service: docs/manifests/routes.md",
+                );
+            }
+            lose_rest(imported, &id, &at, &rule, POLICY);
+        }
+        lose_rest(imported, &id, "spec", &spec, POLICY);
+        if requests.is_empty() {
+            imported.lose(&id, "spec.rules", "it names no requests", "name them");
+        }
+        Self {
+            is_whole: imported.lost.len() == before,
+            id,
+            namespace: source.namespace,
+            name: source.name,
+            servers,
+            requests,
+        }
+    }
+}
+
+/// The conditions of a match, and the hosts of its route.
+fn request(
+    id: &str,
+    at: &str,
+    mut one: Value,
+    hosts: &[String],
+    imported: &mut Imported,
+) -> Map<String, Value> {
+    let mut to = Map::new();
+    if let Some(mut path) = take(&mut one, "path") {
+        let kind = text(&mut path, "type").unwrap_or_else(|| "PathPrefix".into());
+        let value = text(&mut path, "value").unwrap_or_else(|| "/".into());
+        to.insert("paths".into(), json!([{ "type": kind, "value": value }]));
+        lose_rest(imported, id, &format!("{at}.path"), &path, POLICY);
+    }
+    if let Some(method) = take(&mut one, "method") {
+        to.insert("methods".into(), json!([method]));
+    }
+    let headers = list(&mut one, "headers");
+    if !headers.is_empty() {
+        to.insert("headers".into(), headers.into());
+    }
+    if !hosts.is_empty() {
+        to.insert("hosts".into(), json!(hosts));
+    }
+    // Without a condition for HTTP the rule would be about TCP, too.
+    if to.is_empty() {
+        let all = json!([{ "type": "PathPrefix", "value": "/" }]);
+        to.insert("paths".into(), all);
+    }
+    if !list(&mut one, "queryParams").is_empty() {
+        imported.lose(
+            id,
+            &format!("{at}.queryParams"),
+            "the lists of a rule know no query",
+            "write the policy anew, with `request.query` in `to.when`: docs/features/expressions.md",
+        );
+    }
+    lose_rest(imported, id, at, &one, POLICY);
+    to
+}
+
+impl<'s> Target<'s> {
+    /// The requests that are meant. Empty: all of them.
+    pub(super) fn requests(&self) -> &'s [Map<String, Value>] {
+        match self.route {
+            Some(route) => &route.requests,
+            None => &[],
+        }
+    }
+
+    /// Objects that it is made of and that lost a part.
+    fn broken(&self) -> Vec<&'s str> {
+        let server = (!self.server.is_whole).then_some(self.server.id.as_str());
+        let route = self.route.filter(|route| !route.is_whole);
+        let route = route.map(|route| route.id.as_str());
+        [server, route].into_iter().flatten().collect()
+    }
+}
+
+/// Names the objects of a policy's targets that lost a part, as the policy is not made then.
+pub(super) fn lose_broken(id: &str, at: &str, targets: &[Target<'_>], imported: &mut Imported) {
+    let broken: BTreeSet<&str> = targets.iter().flat_map(|target| target.broken()).collect();
+    for object in broken {
+        let why = format!("{object} lost a part, and without it the policy would allow more");
+        imported.lose(id, at, &why, POLICY);
+    }
+}

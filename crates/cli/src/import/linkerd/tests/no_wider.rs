@@ -1,0 +1,251 @@
+//! A policy never lets in more than the objects it was made from: one that would is not made, and its loss is named.
+
+use super::*;
+
+#[test]
+fn callers_without_a_certificate_are_named_by_address() {
+    let everywhere = json!({ "networks": ["0.0.0.0/0", "::/0"] });
+    let near = json!({ "networks": ["10.0.0.0/8"] });
+    let some = json!({ "networks": ["10.0.0.0/8", "192.0.2.7/32"] });
+    let outside = r#"(cidr("10.0.0.0/8").containsIP(source.address) && !(cidr("10.1.0.0/16").containsIP(source.address)) || cidr("192.0.2.7/32").containsIP(source.address))"#;
+    for (client, from, when) in [
+        ("unauthenticated: true", &everywhere, None),
+        (
+            "unauthenticated: true, networks: [{cidr: 10.0.0.0/8}]",
+            &near,
+            None,
+        ),
+        (
+            "unauthenticated: true, networks: [{cidr: 10.0.0.0/8, except: [10.1.0.0/16]}, {cidr: 192.0.2.7}]",
+            &some,
+            Some(outside),
+        ),
+    ] {
+        let spec = format!("{{server: {{name: web}}, client: {{{client}}}}}");
+        let mut to = json!({ "ports": [80] });
+        if let Some(when) = when {
+            to["when"] = when.into();
+        }
+        assert_eq!(
+            rules(&(server() + &policy("ServerAuthorization", "old", &spec))),
+            json!([{ "from": from, "to": to }]),
+            "{client}"
+        );
+    }
+    // TLS without an identity: any identity is the closest to it, and an address does not stand for a certificate.
+    for (networks, to) in [
+        ("", json!({ "ports": [80] })),
+        (
+            ", networks: [{cidr: 10.0.0.0/8}]",
+            json!({ "ports": [80], "when": r#"cidr("10.0.0.0/8").containsIP(source.address)"# }),
+        ),
+    ] {
+        let spec = format!(
+            "{{server: {{name: web}}, client: {{meshTLS: {{unauthenticatedTLS: true}}{networks}}}}}"
+        );
+        assert_eq!(
+            rules(&(server() + &policy("ServerAuthorization", "old", &spec))),
+            json!([{ "to": to }]),
+            "{spec}"
+        );
+    }
+    let near_by = policy(
+        "NetworkAuthentication",
+        "near",
+        "{networks: [{cidr: 10.0.0.0/8}]}",
+    );
+    for (required, from) in [
+        ("", &everywhere),
+        ("{kind: NetworkAuthentication, name: near}", &near),
+    ] {
+        let text = server()
+            + &near_by
+            + &policy(
+                "AuthorizationPolicy",
+                "p",
+                &format!(
+                    "{{targetRef: {{kind: Server, name: web}}, requiredAuthenticationRefs: [{required}]}}"
+                ),
+            );
+        assert_eq!(
+            rules(&text),
+            json!([{ "from": from, "to": { "ports": [80] } }]),
+            "{required}"
+        );
+    }
+    for networks in [
+        "[]",
+        "[{cidr: anywhere}]",
+        "[{cidr: 10.0.0.0/8, odd: 1}]",
+        "[{cidr: 10.0.0.0/8, except: [odd]}]",
+    ] {
+        let spec = format!(
+            "{{server: {{name: web}}, client: {{unauthenticated: true, networks: {networks}}}}}"
+        );
+        let imported = imported(&(server() + &policy("ServerAuthorization", "old", &spec)));
+        assert!(imported.objects.is_empty(), "{networks}: {imported:?}");
+        let loss = ("ServerAuthorization shop/old", "spec.client.networks");
+        assert_eq!(lost(&imported)[0], loss, "{networks}");
+    }
+}
+
+/// Without its part a Server would be about every Service of the namespace.
+#[test]
+fn a_server_that_loses_a_part_has_no_policies() {
+    let selector = "matchExpressions: [{key: app, operator: In, values: [ratings]}]";
+    let policies = policy(
+        "AuthorizationPolicy",
+        "p",
+        "{targetRef: {kind: Server, name: web}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: web}]}",
+    ) + &policy(
+        "AuthorizationPolicy",
+        "all",
+        "{targetRef: {kind: Namespace, name: shop}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: web}]}",
+    ) + &policy(
+        "ServerAuthorization",
+        "old",
+        "{server: {selector: {}}, client: {unauthenticated: true}}",
+    ) + &policy(
+        "HTTPLocalRateLimitPolicy",
+        "slow",
+        "{targetRef: {kind: Server, name: web}, total: {requestsPerSecond: 100}}",
+    );
+    for (pods, field) in [
+        (
+            format!("podSelector: {{{selector}}}"),
+            "spec.podSelector.matchExpressions",
+        ),
+        (
+            format!("podSelector: {{matchLabels: {{app: ratings}}, {selector}}}"),
+            "spec.podSelector.matchExpressions",
+        ),
+        (
+            "externalWorkloadSelector: {matchLabels: {app: ratings}}".to_owned(),
+            "spec.externalWorkloadSelector",
+        ),
+        ("proxyProtocol: HTTP/1".to_owned(), "spec.podSelector"),
+        (
+            "podSelector: {}, somethingNew: 1".to_owned(),
+            "spec.somethingNew",
+        ),
+    ] {
+        for access in ["deny", "all-unauthenticated"] {
+            let spec = format!("{{{pods}, port: web, accessPolicy: {access}}}");
+            let imported = imported(&(policy("Server", "web", &spec) + &policies));
+            assert!(imported.objects.is_empty(), "{spec}: {imported:?}");
+            assert_eq!(
+                lost(&imported),
+                [
+                    ("Server shop/web", field),
+                    ("AuthorizationPolicy shop/p", "spec.targetRef"),
+                    ("AuthorizationPolicy shop/all", "spec.targetRef"),
+                    ("ServerAuthorization shop/old", "spec.server"),
+                    ("HTTPLocalRateLimitPolicy shop/slow", "spec.targetRef"),
+                ],
+                "{spec}"
+            );
+        }
+    }
+    for (chosen, field) in [
+        (
+            "selector: {matchExpressions: [{key: zone, operator: Exists}]}",
+            "spec.server.selector.matchExpressions",
+        ),
+        ("", "spec.server"),
+    ] {
+        let spec = format!("{{server: {{{chosen}}}, client: {{unauthenticated: true}}}}");
+        let imported = imported(&(server() + &policy("ServerAuthorization", "old", &spec)));
+        assert!(imported.objects.is_empty(), "{chosen}");
+        let loss = ("ServerAuthorization shop/old", field);
+        assert_eq!(lost(&imported), [loss, CLOSED], "{chosen}");
+    }
+}
+
+#[test]
+fn a_route_that_loses_a_part_has_no_policies() {
+    let spec = |more: &str, rule: &str| {
+        format!(
+            "{{parentRefs: [{{kind: Server, group: policy.linkerd.io, name: web}}], {more}rules: [{rule}]}}"
+        )
+    };
+    let text = |route: &str| {
+        let reads = "{targetRef: {kind: HTTPRoute, name: reads}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: web}]}";
+        let route = policy("HTTPRoute", "reads", route);
+        server() + &route + &policy("AuthorizationPolicy", "p", reads)
+    };
+    let when = r#"source.namespace == "shop" && source.service == "web""#;
+    let hosts = text(&spec(
+        "hostnames: [ratings.shop, '*.example.com'], ",
+        "{matches: [{method: GET}]}",
+    ));
+    let to = json!({ "methods": ["GET"], "hosts": ["ratings.shop", "*.example.com"], "ports": [80], "when": when });
+    assert_eq!(rules(&hosts), json!([{ "to": to }]));
+    // It is about HTTP alone.
+    let paths = json!([{ "type": "PathPrefix", "value": "/" }]);
+    let to = json!({ "paths": paths, "ports": [80], "when": when });
+    for rule in [
+        "{name: all}",
+        "{matches: [{}]}",
+        "{matches: [{headers: []}]}",
+    ] {
+        assert_eq!(
+            rules(&text(&spec("", rule))),
+            json!([{ "to": to }]),
+            "{rule}"
+        );
+    }
+    for (more, rule, field) in [
+        (
+            "",
+            "{matches: [{method: GET, queryParams: [{name: a, value: b}]}]}",
+            "spec.rules[0].matches[0].queryParams",
+        ),
+        (
+            "",
+            "{matches: [{method: GET}], filters: [{type: RequestRedirect, requestRedirect: {port: 1}}]}",
+            "spec.rules[0].filters",
+        ),
+        (
+            "",
+            "{matches: [{method: GET}], timeouts: {request: 1s}}",
+            "spec.rules[0].timeouts.request",
+        ),
+        (
+            "somethingNew: 1, ",
+            "{matches: [{method: GET}]}",
+            "spec.somethingNew",
+        ),
+        ("", "", "spec.rules"),
+    ] {
+        let imported = imported(&text(&spec(more, rule)));
+        assert!(imported.objects.is_empty(), "{rule}: {imported:?}");
+        let policy = ("AuthorizationPolicy shop/p", "spec.targetRef");
+        assert_eq!(
+            lost(&imported),
+            [("HTTPRoute shop/reads", field), policy, CLOSED],
+            "{rule}"
+        );
+    }
+}
+
+/// A mesh that is permissive would let everybody in.
+#[test]
+fn a_server_that_nobody_opens_is_named() {
+    let alone = imported(&server());
+    assert!(alone.objects.is_empty());
+    assert_eq!(lost(&alone), [CLOSED]);
+    let instead = &alone.lost[0].instead;
+    assert!(instead.contains("permissiveMode: false"), "{instead}");
+    let other = policy(
+        "Server",
+        "other",
+        "{podSelector: {matchLabels: {app: reviews}}, port: 9080, accessPolicy: deny}",
+    );
+    let open = policy(
+        "ServerAuthorization",
+        "old",
+        "{server: {name: other}, client: {unauthenticated: true}}",
+    );
+    let both = imported(&(server() + &other + &open));
+    assert_eq!((both.objects.len(), lost(&both)), (1, vec![CLOSED]));
+}

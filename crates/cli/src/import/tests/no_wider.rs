@@ -1,0 +1,161 @@
+//! An object never lets in or out more than the one it was made from: one that would is not made, and its loss is named.
+
+use super::*;
+
+const RANGE: &str = "{kind: IPRange, name: 10.0.0.0/8}";
+const SERVICE: &str = "{kind: Service, name: nginx, namespace: ingress}";
+const PRINCIPAL: &str =
+    "{kind: AuthenticatedPrincipal, name: 'spiffe://cluster.local/ns/ingress/sa/nginx'}";
+const FOREIGN: &str =
+    "{kind: AuthenticatedPrincipal, name: ingress-nginx.ingress-nginx.cluster.local}";
+const IN_RANGE: &str = r#"cidr("10.0.0.0/8").containsIP(source.address)"#;
+
+fn backend(kind: &str, backends: &str, sources: &str) -> String {
+    format!(
+        "apiVersion: policy.flomesh.io/v1alpha1
+kind: {kind}
+metadata: {{name: in, namespace: httpbin}}
+spec: {{backends: [{backends}], sources: [{sources}]}}
+"
+    )
+}
+
+fn port(protocol: &str, more: &str) -> String {
+    format!("{{name: httpbin, port: {{number: 14001, protocol: {protocol}}}{more}}}")
+}
+
+/// The kind and `spec` of the only object that is made, of which nothing is lost.
+fn made(text: &str) -> (Value, Value) {
+    let imported = imported(text);
+    assert_eq!(imported.lost, [], "{text}");
+    let [made] = imported.objects.as_slice() else {
+        panic!("{imported:?}");
+    };
+    (made.object["kind"].clone(), made.object["spec"].clone())
+}
+
+#[test]
+fn with_client_certificates_address_and_principal_are_both_demanded() {
+    let id = "spiffe://cluster.local/ns/ingress/sa/nginx";
+    let both = format!("{RANGE}, {PRINCIPAL}");
+    let policy = |rule: Value| {
+        let target = json!({ "name": "httpbin", "port": 14001 });
+        json!({ "targetRefs": [target], "action": "Allow", "rules": [rule] })
+    };
+    let range = json!({ "kind": "IPRange", "name": "10.0.0.0/8" });
+    let principal = json!({ "kind": "AuthenticatedPrincipal", "name": id });
+    let own = |source: &Value| json!({ "backends": [{ "name": "httpbin", "port": 14001 }], "sources": [source] });
+    for kind in ["IngressBackend", "AccessControl"] {
+        for protocol in ["https", "HTTPS"] {
+            let https = port(protocol, ", tls: {skipClientCertValidation: false}");
+            let (made_kind, spec) = made(&backend(kind, &https, &both));
+            let rule = json!({ "from": { "principals": [id] }, "to": { "when": IN_RANGE } });
+            assert_eq!(
+                (made_kind, spec),
+                (json!("AuthorizationPolicy"), policy(rule))
+            );
+            // Any certificate of the mesh, from there.
+            let (made_kind, spec) = made(&backend(kind, &https, RANGE));
+            let rule = json!({ "to": { "when": IN_RANGE } });
+            assert_eq!(
+                (made_kind, spec),
+                (json!("AuthorizationPolicy"), policy(rule))
+            );
+            let alone = made(&backend(kind, &port(protocol, ""), PRINCIPAL));
+            assert_eq!(alone, (json!(kind), own(&principal)));
+        }
+        // Without certificates a principal proves nothing, and addresses alone count.
+        for without in [
+            port("http", ""),
+            port("https", ", tls: {skipClientCertValidation: true}"),
+        ] {
+            for sources in [RANGE, both.as_str()] {
+                let alone = made(&backend(kind, &without, sources));
+                assert_eq!(alone, (json!(kind), own(&range)), "{without} {sources}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_way_in_that_loses_a_demand_is_not_made() {
+    let https = port("https", "");
+    let http = port("http", "");
+    let names = port("https", ", tls: {sniHosts: [httpbin.example]}");
+    let mixed = format!("{https}, {http}");
+    let sources = "spec.sources";
+    for (backends, given, fields) in [
+        (
+            &https,
+            format!("{RANGE}, {FOREIGN}"),
+            &["spec.sources[1]", sources][..],
+        ),
+        (
+            &https,
+            format!("{SERVICE}, {PRINCIPAL}"),
+            &["spec.sources[0]", sources],
+        ),
+        (
+            &http,
+            format!("{SERVICE}, {PRINCIPAL}"),
+            &["spec.sources[0]", sources],
+        ),
+        (&https, FOREIGN.to_owned(), &["spec.sources[0]", sources]),
+        (
+            &names,
+            format!("{RANGE}, {PRINCIPAL}"),
+            &["spec.backends[0].tls.sniHosts[0]"],
+        ),
+        (&mixed, format!("{RANGE}, {PRINCIPAL}"), &["spec.backends"]),
+    ] {
+        let imported = imported(&backend("IngressBackend", backends, &given));
+        assert!(
+            imported.objects.is_empty(),
+            "{backends} {given}: {imported:?}"
+        );
+        let id = "IngressBackend httpbin/in";
+        let expected: Vec<(&str, &str)> = fields.iter().map(|field| (id, *field)).collect();
+        assert_eq!(lost(&imported), expected, "{backends} {given}");
+    }
+    // A client that is lost beside another of its kind leaves fewer, and no demand is gone.
+    for (backends, given) in [
+        (&http, format!("{SERVICE}, {RANGE}")),
+        (&https, format!("{FOREIGN}, {PRINCIPAL}, {RANGE}")),
+    ] {
+        let imported = imported(&backend("IngressBackend", backends, &given));
+        assert_eq!(
+            imported.objects.len(),
+            1,
+            "{backends} {given}: {imported:?}"
+        );
+        let first = ("IngressBackend httpbin/in", "spec.sources[0]");
+        assert_eq!(lost(&imported), [first], "{backends} {given}");
+    }
+}
+
+#[test]
+fn a_way_out_that_loses_all_its_ports_is_not_made() {
+    let egress = |ports: &str| {
+        imported(&format!(
+            "apiVersion: policy.openservicemesh.io/v1alpha1
+kind: Egress
+metadata: {{name: out, namespace: curl}}
+spec:
+  sources: [{{kind: ServiceAccount, name: curl, namespace: curl}}]
+  hosts: [httpbin.example]
+  ports: [{ports}]
+"
+        ))
+    };
+    let unknown = "{number: 53, protocol: udp}";
+    let none = egress(unknown);
+    assert!(none.objects.is_empty(), "{none:?}");
+    let first = ("Egress curl/out", "spec.ports[0].protocol");
+    assert_eq!(lost(&none), [first]);
+    let some = egress(&format!("{unknown}, {{number: 80, protocol: http}}"));
+    assert_eq!(lost(&some), [first]);
+    assert_eq!(
+        some.objects[0].object["spec"]["ports"],
+        json!([{ "number": 80, "protocol": "http" }])
+    );
+}
