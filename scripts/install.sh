@@ -25,7 +25,7 @@ Options:
       --key FILE|LINE       Take only what is signed with this key: a file as id_ed25519.pub, or its line
       --unsigned            Take what nobody signed: then only accidents are found, not whoever replaces the files
       --prefix DIRECTORY    Install there, with programs in DIRECTORY/bin (default: /usr/local)
-      --uninstall           Remove what this script installed there, and nothing else
+      --uninstall           Remove what this script installed there, and nothing else; not while a service starts it
   -h, --help                Print help
 
 Exit codes: 0 done; 1 failed; 64 wrong command line; 65 files are not what the release says.
@@ -120,8 +120,11 @@ check_signature() {
 
 check_prefix() {
     case $prefix in
-    /*) ;;
+    '' | /*) ;;
     *) prefix=$PWD/$prefix ;;
+    esac
+    case $(cd "$prefix/" 2>/dev/null && pwd -P) in
+    / | //) stop 64 "--prefix must not be the root directory" "name a directory such as /usr/local" ;;
     esac
     list=$prefix/share/tulle/installed
 }
@@ -252,12 +255,42 @@ install_release() {
     say "'tulle service install FILE' starts a mesh at boot; 'install.sh --uninstall --prefix $prefix' removes these files"
 }
 
+# The unit of a service would stay and fail at every boot. scripts/release/prerm says the same of packages.
+refuse_if_started() {
+    refused=
+    # The unit has the path without symbolic links.
+    real=$(cd "$prefix/bin" 2>/dev/null && pwd -P) || real=$prefix/bin
+    for file in /etc/systemd/system/*.service /etc/init.d/*; do
+        [ -f "$file" ] || continue
+        # The last line of what `tulle service install` writes.
+        # shellcheck disable=SC2016
+        grep -F '# Written by `tulle service install`; checksum ' "$file" >/dev/null || continue
+        for program in "$prefix/bin/tulle" "$real/tulle"; do
+            # Quoted or not, it is the same program; one line of a unit, or of a script of OpenRC.
+            plain=$(printf '%s\n' "$program" | without_quotes)
+            without_quotes <"$file" >"$work/service"
+            grep -F "ExecStart=$plain " "$work/service" >/dev/null || grep -Fx "command=$plain" "$work/service" >/dev/null || continue
+            # It reloads the same mesh.
+            uninstall=$(sed -n 's/^ExecReload=//; s/^[[:space:]]*//; s/ service reload/ service uninstall/p' "$file")
+            (stop 1 "$file starts $program at boot, and would fail at every boot without it" \
+                "run '${uninstall:-$program service uninstall}' as root, then remove tulle again") || refused=yes
+            break
+        done
+    done
+    [ -z "$refused" ] || exit 1
+}
+
+without_quotes() {
+    tr -d '"'\''\\$%'
+}
+
 uninstall() {
-    needs sha256sum cut grep sed sort
+    needs sha256sum cut grep sed sort tr
     [ -e "$list" ] || stop 1 "$list is not there: this script has installed nothing in $prefix" "name the --prefix of the installation"
     version=$(sed -n 's/^version //p' "$list" | head -n 1)
     work=$(mktemp -d)
     trap clean EXIT
+    refuse_if_started
     cp "$list" "$work/list"
     removed=0
     sed -n 's/^file [0-9a-f]* //p' "$work/list" | sort -u >"$work/paths"

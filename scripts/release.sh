@@ -53,10 +53,27 @@ if [[ $KEY ]]; then
     ssh-keygen -l -f <(echo "$public") >/dev/null 2>&1 ||
         usage "KEY=$KEY: this is no SSH key, or its public half is not beside it as $KEY.pub"
 fi
-# It is replaced as a whole.
-if [[ -e $OUTPUT && ! -e $OUTPUT/SHA256SUMS ]] && [[ ! -d $OUTPUT || $(ls -A "$OUTPUT") ]]; then
+
+# OUTPUT is replaced as a whole: only an empty directory is, or a release to which nobody has added anything.
+check_output() {
+    local names path
+    [[ -e $OUTPUT || -L $OUTPUT ]] || return 0
+    if [[ -d $OUTPUT ]]; then
+        [[ $(ls -A "$OUTPUT") ]] || return 0
+        if names=$(sed -n 's/^[0-9a-f]\{64\}  //p' "$OUTPUT/SHA256SUMS" 2>/dev/null) &&
+            grep -q '^tulle-.*\.provenance\.json$' <<<"$names"; then
+            while IFS= read -r -d '' path; do
+                if ! [[ -f $path ]] || ! grep -Fqx -e "${path##*/}" <<<"$names"$'\nSHA256SUMS\nSHA256SUMS.sig'; then
+                    usage "OUTPUT=$OUTPUT: ${path##*/} in it is of no release; move it away, or name another directory"
+                fi
+            done < <(find "$OUTPUT/" -mindepth 1 -maxdepth 1 -print0)
+            return 0
+        fi
+    fi
     usage "OUTPUT=$OUTPUT: this is there and is no release; name another directory"
-fi
+}
+check_output
+
 for program in dpkg-deb rpmbuild gzip cargo git ssh-keygen; do
     command -v "$program" >/dev/null || fail "there is no $program: make release installs what it needs on Debian"
 done
@@ -184,7 +201,7 @@ deb() { # ARCH
         printf ' has the command tulle, the sidecar tulle-proxy, and an agent for Envoy as\n'
         printf ' a sidecar. Nothing is started: "tulle service install" does that.\n'
     } >"$root/DEBIAN/control"
-    install -m 755 scripts/release/deb/postinst scripts/release/deb/postrm "$root/DEBIAN"
+    install -m 755 scripts/release/deb/postinst scripts/release/deb/postrm scripts/release/prerm "$root/DEBIAN"
     same_times "$root"
     # As many threads as this machine has processors would be other bytes.
     DPKG_DEB_THREADS_MAX=1 dpkg-deb --root-owner-group -Zxz --build "$root" "$work/out/tulle_${version}-1_$(of_deb "$1").deb" >/dev/null
@@ -200,6 +217,7 @@ rpm_package() { # ARCH
     # A database of its own: the machine's is none of its business, and Debian has none.
     rpmbuild -bb --quiet --target "$(of_rpm "$1")-linux" --define "_topdir $top" --define "_dbpath $top/db" \
         --define "tulle_version $version" --define "tulle_root $root" --define "tulle_packager $MAINTAINER" \
+        --define "tulle_prerm $PWD/scripts/release/prerm" \
         scripts/release/tulle.spec >"$work/rpm.log" 2>&1 || {
         cat "$work/rpm.log" >&2
         fail "rpmbuild could not make the package for $1"

@@ -44,6 +44,51 @@ def new_key(path):
     return path
 
 
+def service(program, *, name="", init="systemd"):
+    """The lines of a service that install.sh and packages read, as crates/cli/src/service/unit.rs writes them."""
+    mark = re.search(r'^const MARK: &str = "(.*)";$', (ROOT / "crates/cli/src/service/unit.rs").read_text(), re.MULTILINE)[1]
+    which = f" --name {name}" if name else ""
+    if init == "systemd":
+        lines = ["[Service]", f"ExecStart={program} up --service{which} /etc/tulle/mesh.yaml",
+                 f"ExecReload={program} service reload{which}", f"ExecStopPost=-{program} clear-up{which}"]
+    else:
+        lines = ["#!/sbin/openrc-run", "supervisor=supervise-daemon", f"command={program}",
+                 f"command_args='up --service{which} /etc/tulle/mesh.yaml'", "reload() {", f"\t{program} service reload{which}", "}"]
+    return "\n".join([*lines, f"{mark}{'0' * 64}\n"])
+
+
+def copy_accounts(etc):
+    for name in ("passwd", "group", "shadow", "gshadow", "login.defs"):
+        if Path("/etc", name).exists():
+            shutil.copy2(Path("/etc", name), etc / name)
+
+
+def write_services(etc, services):
+    """Makes a small /etc with services, by name of the file."""
+    for name in ("systemd/system", "init.d"):
+        (etc / name).mkdir(parents=True)
+    copy_accounts(etc)
+    # Debian's awk is a link to there.
+    if Path("/etc/alternatives").is_dir():
+        shutil.copytree("/etc/alternatives", etc / "alternatives", symlinks=True)
+    for name, text in services.items():
+        (etc / name).write_text(text)
+
+
+def names_service(file, program, command):
+    """What install.sh and packages say instead of removing the program."""
+    return (f"error: {file} starts {program} at boot, and would fail at every boot without it\n"
+            f"  what to do: run '{command}' as root, then remove tulle again\n")
+
+
+OWN_ETC = unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "needs root, for an /etc of its own")
+
+
+def with_etc(etc, *command, **options):
+    """Runs a command that has this directory as /etc, which no other process sees."""
+    return run("unshare", "--mount", "sh", "-ec", 'mount --bind "$0" /etc; exec "$@"', etc, *command, **options)
+
+
 class Settings(unittest.TestCase):
     def test_a_setting_that_makes_no_release_is_refused(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -56,6 +101,31 @@ class Settings(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout), (64, ""), done)
                 self.assertIn(said, done.stderr)
             self.assertEqual(files_below(place), {"mine": b"mine"})
+
+    def test_a_directory_with_anything_but_a_release_is_not_replaced(self):
+        def sums(*names):
+            return "".join(f"{hashlib.sha256(b'').hexdigest()}  {name}\n" for name in names)
+
+        made = {"tulle-1.0.0.provenance.json": "", "install.sh": "", "SHA256SUMS.sig": "",
+                "SHA256SUMS": sums("install.sh", "tulle-1.0.0.provenance.json")}
+        for held, said in (({"SHA256SUMS": sums("debian.iso"), "debian.iso": ""}, "this is there and is no release"),
+                           ({"SHA256SUMS": ""}, "this is there and is no release"),
+                           ({**made, "SHA256SUMS": sums("install.sh", "other-1.0.0.provenance.json")}, "is no release"),
+                           ({**made, "notes": "mine"}, "notes in it is of no release"),
+                           ({**made, ".notes": "mine"}, ".notes in it is of no release"),
+                           # A name that is only a part of another one.
+                           ({**made, "install": "mine"}, "install in it is of no release"),
+                           # What has such a name is a directory.
+                           ({**made, "LICENSE/mine": "mine", "SHA256SUMS": made["SHA256SUMS"] + sums("LICENSE")},
+                            "LICENSE in it is of no release")):
+            with self.subTest(said=said, held=sorted(held)), tempfile.TemporaryDirectory() as directory:
+                for name, text in held.items():
+                    (Path(directory) / name).parent.mkdir(exist_ok=True)
+                    (Path(directory) / name).write_text(text)
+                done = release(OUTPUT=directory)
+                self.assertEqual((done.returncode, done.stdout), (64, ""), done)
+                self.assertIn(said, done.stderr)
+                self.assertEqual(files_below(Path(directory)), {name: text.encode() for name, text in held.items()})
 
 
 @unittest.skipIf(MISSING, f"needs {', '.join(MISSING)}")
@@ -127,6 +197,8 @@ class Release(unittest.TestCase):
 
     def test_without_a_key_it_is_unsigned_and_says_so(self):
         with tempfile.TemporaryDirectory() as directory:
+            # It replaces another one.
+            shutil.copytree(self.out, Path(directory) / "out")
             done = release(ARCH=ARCH, PROGRAMS=self.place / "first/programs", PAGES=self.place / "first/pages",
                            DOCS=self.place / "first/docs", OUTPUT=Path(directory) / "out")
             self.assertEqual(done.returncode, 0, done)
@@ -179,9 +251,7 @@ class Release(unittest.TestCase):
             run("dpkg-deb", "--control", self.file("*.deb"), place / "control")
             (place / "etc/tulle").mkdir(parents=True)
             (place / "etc/tulle").chmod(0o750)
-            for name in ("passwd", "group", "shadow", "gshadow", "login.defs"):
-                if Path("/etc", name).exists():
-                    shutil.copy2(Path("/etc", name), place / "etc" / name)
+            copy_accounts(place / "etc")
             # The machine's own /etc is behind it, for these processes alone.
             done = run("unshare", "--mount", "sh", "-ec", f"""
                 mount --bind {place}/etc /etc
@@ -202,6 +272,37 @@ class Release(unittest.TestCase):
             self.assertRegex(done.stdout, r"(?m)^tulle:x:\d+:\d+:.*:/nonexistent:/usr/sbin/nologin\nroot tulle 750\n"
                                           r"stays with its files\ngone\ngone\n$")
 
+    @OWN_ETC
+    def test_the_deb_is_upgraded_but_not_removed_while_a_service_starts_it(self):
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory)
+            for name in ("info", "updates", "triggers"):
+                (root / "var/lib/dpkg" / name).mkdir(parents=True)
+            (root / "var/lib/dpkg/status").touch()
+            write_services(root / "etc", {"systemd/system/tulle-two.service": service("/usr/bin/tulle", name="two"),
+                                          "systemd/system/tulle.service": service("/usr/local/bin/tulle")})
+
+            # Its scripts run outside of the root, with the machine's programs and this /etc.
+            def dpkg(*arguments):
+                return with_etc(root / "etc", "dpkg", f"--root={root}", "--force-script-chrootless", "--force-depends", *arguments)
+
+            for _ in ("it is installed", "and upgraded"):
+                done = dpkg("--install", self.file("*.deb"))
+                self.assertEqual(done.returncode, 0, done)
+            unit = root / "etc/systemd/system/tulle-two.service"
+            for removal in ("--remove", "--purge"):
+                done = dpkg(removal, "tulle")
+                self.assertNotEqual(done.returncode, 0, done)
+                self.assertIn(names_service(unit, "/usr/bin/tulle", "/usr/bin/tulle service uninstall --name two"), done.stderr)
+                self.assertEqual(done.stderr.count("what to do"), 1, done)
+                self.assertEqual(run(root / "usr/bin/tulle").stdout, "tulle of the release\n")
+                self.assertIn("tulle:", (root / "etc/passwd").read_text())
+            unit.unlink()
+            done = dpkg("--purge", "tulle")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertFalse((root / "usr/bin/tulle").exists())
+            self.assertNotIn("tulle:", (root / "etc/passwd").read_text())
+
     def test_the_rpm_has_the_same(self):
         rpm = self.file("*.rpm")
         with tempfile.TemporaryDirectory() as database:
@@ -220,8 +321,55 @@ class Release(unittest.TestCase):
             self.assertEqual(ask("--queryformat", "%{VERSION} %{ARCH} %{BUILDHOST}"),
                              f"{self.version} {platform.machine()} localhost")
             self.assertIn("useradd --system", ask("--scripts"))
+            self.assertEqual(ask("--queryformat", "%{PREUN}").strip(), (ROOT / "scripts/release/prerm").read_text().strip())
             # Users that have no rpm of today read gzip.
             self.assertEqual(ask("--queryformat", "%{PAYLOADCOMPRESSOR}"), "gzip")
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("busybox"), "needs root, and busybox for a small system")
+    def test_the_rpm_is_upgraded_but_not_removed_while_a_service_starts_it(self):
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory)
+            programs = root / "bin"
+            programs.mkdir()
+            shutil.copy2(shutil.which("busybox"), programs)
+            if run("chroot", root, "/bin/busybox", "true").returncode:
+                self.skipTest("needs a static busybox")
+            for name in ("sh", "grep", "sed"):
+                (programs / name).symlink_to("busybox")
+            (root / "dev").mkdir()
+            (root / "dev/null").touch()
+            # There is a user already.
+            (programs / "getent").write_text("#!/bin/sh\n")
+            (programs / "getent").chmod(0o755)
+            write_services(root / "etc", {"init.d/tulle": service("/usr/bin/tulle", init="openrc")})
+            (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
+            (root / "etc/group").write_text("root:x:0:\ntulle:x:990:\n")
+
+            def rpm(*arguments):
+                return run("rpm", "--root", root, "--nodeps", "--noplugins", *arguments)
+
+            done = rpm("--install", self.file("*.rpm"))
+            self.assertEqual(done.returncode, 0, done)
+            # The next version has the same files.
+            shutil.copytree(root / "usr", root / "next/usr")
+            (root / "next/etc/tulle").mkdir(parents=True)
+            made = run("rpmbuild", "-bb", "--quiet", "--define", f"_topdir {root}/top", "--define", f"_dbpath {root}/top/db",
+                       "--define", "tulle_version 99", "--define", f"tulle_root {root}/next", "--define", "tulle_packager me",
+                       "--define", f"tulle_prerm {ROOT}/scripts/release/prerm", ROOT / "scripts/release/tulle.spec")
+            self.assertEqual(made.returncode, 0, made)
+            (following,) = (root / "top/RPMS").rglob("*.rpm")
+            done = rpm("--upgrade", following)
+            self.assertEqual(done.returncode, 0, done)
+            query = run("rpm", "--root", root, "--query", "--queryformat", "%{VERSION};", "tulle")
+            self.assertEqual(query.stdout, "99;")
+            done = rpm("--erase", "tulle")
+            self.assertNotEqual(done.returncode, 0, done)
+            self.assertIn(names_service("/etc/init.d/tulle", "/usr/bin/tulle", "/usr/bin/tulle service uninstall"), done.stderr)
+            self.assertEqual(run(root / "usr/bin/tulle").stdout, "tulle of the release\n")
+            (root / "etc/init.d/tulle").unlink()
+            done = rpm("--erase", "tulle")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertFalse((root / "usr/bin/tulle").exists())
 
     def test_charts_are_whole(self):
         for name in ("tulle", "tulle-crds"):
@@ -381,10 +529,11 @@ class Install(unittest.TestCase):
         done = run("ssh-keygen", "-q", "-Y", "sign", "-f", key or self.key, "-n", "tulle-release", place / "SHA256SUMS")
         self.assertEqual(done.returncode, 0, done)
 
-    def script(self, *arguments, shell="sh", key=True, prefix=None, **options):
+    def script(self, *arguments, shell="sh", key=True, prefix=None, etc=None, **options):
         command = [shell, "sh"] if shell == "busybox" else [shell]
         named = ["--key", f"{self.key}.pub"] if key else []
-        return run(*command, ROOT / "scripts/install.sh", *arguments, *named, "--prefix", prefix or self.prefix, **options)
+        command += [ROOT / "scripts/install.sh", *arguments, *named, "--prefix", prefix or self.prefix]
+        return with_etc(etc, *command, **options) if etc else run(*command, **options)
 
     def refused(self, code, said, *arguments, **options):
         before = files_below(self.prefix)
@@ -417,6 +566,64 @@ class Install(unittest.TestCase):
         done = self.script("--uninstall", shell=programs / "sh", key=False, env={"PATH": str(programs)})
         self.assertEqual((done.returncode, done.stderr), (0, ""), done)
         self.assertFalse(self.prefix.exists())
+
+    @OWN_ETC
+    def test_what_a_service_starts_is_upgraded_but_not_removed(self):
+        for shell in SHELLS:
+            for init, name in (("systemd", "systemd/system/tulle-two.service"), ("openrc", "init.d/tulle-two")):
+                with self.subTest(shell, init=init), tempfile.TemporaryDirectory() as directory:
+                    etc, program = Path(directory), self.prefix / "bin/tulle"
+                    write_services(etc, {
+                        name: service(program, name="two", init=init),
+                        # Of another installation, and of somebody else.
+                        "systemd/system/tulle.service": service("/usr/bin/tulle"),
+                        "systemd/system/tulle-three.service": service(f"{program}-of-mine"),
+                        "init.d/tulle-three": service(f"{program}-of-mine", init="openrc"),
+                        "systemd/system/own.service": f"[Service]\nExecStart={program} up --service\n"})
+                    for _ in ("it is installed", "and upgraded"):
+                        done = self.script(self.first, shell=shell, etc=etc)
+                        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+                    done = self.refused(1, "", "--uninstall", shell=shell, key=False, etc=etc)
+                    said = names_service(f"/etc/{name}", program, f"{program} service uninstall --name two")
+                    self.assertEqual((done.stdout, done.stderr), ("", said))
+                    (etc / name).unlink()
+                    done = self.script("--uninstall", shell=shell, key=False, etc=etc)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+                    self.assertFalse(self.prefix.exists())
+
+    @OWN_ETC
+    def test_every_service_is_named_and_so_is_one_with_another_path_of_the_program(self):
+        (self.place / "real").mkdir()
+        linked = self.place / "linked"
+        linked.symlink_to("real")
+        prefix = linked / "it's 100% $mine"
+        real = self.place / "real" / prefix.name / "bin/tulle"
+        etc = self.place / "etc"
+        # As unit.rs quotes it.
+        quoted = str(real).replace("%", "%%").replace("$", "$$")
+        once = "'" + str(real).replace("'", "'\\''") + "'"
+        twice = "'" + once.replace("'", "'\\''") + "'"
+        write_services(etc, {"systemd/system/tulle.service": service(f'"{quoted}"'),
+                             "init.d/tulle": service(once, init="openrc").replace(f"command={once}", f"command={twice}")})
+        self.assertEqual(self.script(self.first, prefix=prefix, etc=etc).returncode, 0)
+        before = files_below(prefix)
+        done = self.script("--uninstall", prefix=prefix, key=False, etc=etc)
+        self.assertEqual(done.returncode, 1, done)
+        for file in ("/etc/systemd/system/tulle.service", "/etc/init.d/tulle"):
+            self.assertIn(f"error: {file} starts {real} at boot", done.stderr)
+        self.assertEqual(files_below(prefix), before)
+
+    def test_the_root_directory_is_no_prefix(self):
+        (self.place / "to-root").symlink_to("/")
+        for prefix in ("/", "//", "///", "/.", "/usr/..", self.place / "to-root", "."):
+            for arguments in ((self.first,), ("--uninstall",)):
+                with self.subTest(prefix=str(prefix), arguments=arguments):
+                    done = self.script(*arguments, prefix=prefix, key=False, cwd="/")
+                    self.assertEqual((done.returncode, done.stdout), (64, ""), done)
+                    self.assertIn("--prefix must not be the root directory", done.stderr)
+        done = self.script(self.first, prefix=f"{self.prefix}///")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertEqual(run(self.prefix / "bin/tulle").stdout, "one\n")
 
     def test_what_others_have_below_the_prefix_stays(self):
         (self.prefix / "bin").mkdir(parents=True)

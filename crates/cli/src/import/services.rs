@@ -85,6 +85,12 @@ impl Service {
         named.filter_map(|port| port["port"].as_u64()).collect()
     }
 
+    /// Whether a port leads to one of the pods by name. Only the pods say which number that is.
+    pub(super) fn has_named_targets(&self) -> bool {
+        let mut ports = self.spec_ports.iter();
+        ports.any(|port| port["targetPort"].is_string())
+    }
+
     /// Returns its port, if it has just one.
     pub(super) fn only_port(&self) -> Option<u64> {
         match self.spec_ports.as_slice() {

@@ -9,6 +9,7 @@ use crate::service_record::checksum;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// Starts the last line. `scripts/install.sh` and `scripts/release/prerm` look for it before they remove the program.
 const MARK: &str = "# Written by `tulle service install`; checksum ";
 
 /// How long the mesh may take to stop: a gateway drains for 7 s, then an application has 10 s, its sidecar

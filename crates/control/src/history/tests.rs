@@ -95,6 +95,16 @@ fn edges_without_room_are_summed_up_and_the_busy_ones_stay() {
     assert!(all >= 12 * 1490 * 9 / 10, "{own} and {requests}");
 }
 
+fn event(at: f64) -> Event {
+    Event {
+        at,
+        kind: "object",
+        what: "TrafficTarget t".into(),
+        verb: "created",
+        who: String::new(),
+    }
+}
+
 #[test]
 fn what_is_too_old_is_forgotten() {
     let mut history = History::default();
@@ -106,13 +116,6 @@ fn what_is_too_old_is_forgotten() {
             ..Sample::default()
         },
     );
-    let event = |at| Event {
-        at,
-        kind: "object",
-        what: "TrafficTarget t".into(),
-        verb: "created",
-        who: String::new(),
-    };
     history.happened(event(BEGIN));
     history.happened(event(BEGIN + 1000.0));
     history.tick(BEGIN);
@@ -127,13 +130,6 @@ fn what_is_too_old_is_forgotten() {
 fn a_history_goes_on_when_a_clock_that_was_ahead_is_set_back() {
     let mut history = History::default();
     let kept = pair(0, 0);
-    let event = |at| Event {
-        at,
-        kind: "object",
-        what: "TrafficTarget t".into(),
-        verb: "created",
-        who: String::new(),
-    };
     history.add(BEGIN, &kept, &busy());
     history.tick(BEGIN);
     // The clock is ten minutes ahead.

@@ -8,31 +8,42 @@ mod destination_rule;
 mod gateway;
 mod labels;
 mod matches;
+mod path_templates;
 mod peer_authentication;
 mod policy;
 mod request_authentication;
 mod service_entry;
 mod steps;
+mod targets;
 mod virtual_service;
 
 use super::imported::Imported;
 use super::labels::import as import_labels;
 use super::services::Service;
 use super::source::Source;
+use peer_authentication::Strictness;
 use serde_json::Value;
+
+/// Istio's root namespace: its policies hold for the whole mesh.
+const ROOT: &str = "istio-system";
 
 /// Translates all of them.
 pub(super) fn import(objects: Vec<Value>) -> Imported {
     let mut imported = Imported::default();
     let services: Vec<Service> = objects.iter().filter_map(Service::read).collect();
+    let strictness = Strictness::read(&objects);
     for source in objects.into_iter().map(Source::new) {
         let is_istio = source.group() == "istio.io" || source.group().ends_with(".istio.io");
         match (source.kind.as_str(), is_istio) {
-            ("AuthorizationPolicy", true) => policy::import(source, &services, &mut imported),
+            ("AuthorizationPolicy", true) => {
+                policy::import(source, &services, &strictness, &mut imported);
+            }
             ("RequestAuthentication", true) => {
                 request_authentication::import(source, &services, &mut imported);
             }
-            ("PeerAuthentication", true) => peer_authentication::import(source, &mut imported),
+            ("PeerAuthentication", true) => {
+                peer_authentication::import(source, &strictness, &mut imported);
+            }
             ("VirtualService", true) => virtual_service::import(source, &services, &mut imported),
             ("DestinationRule", true) => destination_rule::import(source, &services, &mut imported),
             ("Gateway", true) => gateway::import(source, &mut imported),

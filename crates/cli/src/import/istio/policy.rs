@@ -1,16 +1,23 @@
 //! Policies about callers. Conditions that lists cannot say become one in CEL. A policy of which a part has no counterpart is
 //! not made at all: without the part it would be another policy.
 
+use super::path_templates::{any_path, is_known};
+use super::peer_authentication::Strictness;
+use super::targets::{mesh_wide, name_in, targets};
 use crate::import::cel::{account, any, any_network, either, negated, quoted};
 use crate::import::fields::{list, lose_rest, nest, take, text};
 use crate::import::imported::{Imported, object};
-use crate::import::services::{Ports, Service, labels};
+use crate::import::services::Service;
 use crate::import::source::Source;
 use crate::import::texts;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+pub(super) const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+/// All networks: those who are allowed by their addresses alone need no certificate.
+const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
+const OPEN: &str = "a rule allows callers without a certificate, as before: without its `networks` callers need one";
+const UNKNOWN: &str = "callers without a certificate are not allowed, as no PeerAuthentication says whether they were: give those of the mesh, too, or write `from: {networks: [0.0.0.0/0, \"::/0\"]}`";
 const PORT: &str = "destination.port";
 /// Issuer and subject of a token, which Istio calls its principal.
 const TOKEN_OF: &str = "(string(jwt.claims.iss) + \"/\" + string(jwt.claims.sub))";
@@ -19,7 +26,12 @@ const SPACED: [&str; 2] = ["scope", "permission"];
 const CLIENT: &str = "behind a gateway the address of the client is not that of the caller";
 const GATEWAY: &str = "write a policy about the Gateway, where `from.networks` has clients' addresses: docs/features/gateway-policies.md";
 
-pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Imported) {
+pub(super) fn import(
+    mut source: Source,
+    services: &[Service],
+    strictness: &Strictness,
+    imported: &mut Imported,
+) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
     let before = imported.lost.len();
@@ -56,97 +68,117 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
         operations.any(|o| o.get("ports").or(o.get("notPorts")).is_some())
             || conditions.any(|one| one["key"] == PORT)
     });
-    let groups: Vec<&[&Service]> = match by_port {
-        true => meant.chunks(1).collect(),
-        false => vec![meant.as_slice()],
-    };
-    for group in groups {
-        let mut rules = Vec::new();
-        for (number, rule) in given.iter().enumerate() {
-            let at = format!("spec.rules[{number}]");
-            let ports = group.first().map(|service| &service.ports);
-            rules.extend(policy_rules(&source, &at, rule.clone(), ports, imported));
-        }
-        if imported.lost.len() > before {
-            return;
-        }
-        let name = match (by_port, group) {
-            (true, [service]) if meant.len() > 1 => format!("{}-{}", source.name, service.name),
-            _ => source.name.clone(),
+    let names_callers = |rule: &Value| rule["from"].as_array().is_some_and(|all| !all.is_empty());
+    let allows_anybody = action == "Allow" && !given.iter().all(names_callers);
+    let all = meant.values().flatten();
+    let led: BTreeSet<u64> = all.flat_map(|s| s.ports.keys().copied()).collect();
+    let mut objects = Vec::new();
+    for (namespace, meant) in &meant {
+        let name = name_in(&source, *namespace);
+        let accepted = strictness.accepts_plaintext(*namespace);
+        let plaintext = match accepted {
+            Some(true) if allows_anybody => Some(OPEN),
+            None if allows_anybody => Some(UNKNOWN),
+            _ => None,
         };
-        let refs: Vec<Value> = group
-            .iter()
-            .map(|s| json!({ "kind": "Service", "name": s.name }))
-            .collect();
-        let mut ours = json!({ "targetRefs": refs, "action": action, "rules": rules });
-        if let Some(mode) = mode {
-            ours["mode"] = mode.into();
+        let groups: Vec<&[&Service]> = match by_port {
+            true => meant.chunks(1).collect(),
+            false => vec![meant.as_slice()],
+        };
+        for group in groups {
+            let place = Place {
+                service: group.first().copied(),
+                led: &led,
+                anybody: action == "Allow" && accepted == Some(true),
+            };
+            let mut rules = Vec::new();
+            for (number, rule) in given.iter().enumerate() {
+                let at = format!("spec.rules[{number}]");
+                rules.extend(policy_rules(&source, &at, rule.clone(), &place, imported));
+            }
+            if imported.lost.len() > before {
+                return;
+            }
+            // None of the rules is about a port of this Service.
+            if rules.is_empty() {
+                continue;
+            }
+            let name = match (by_port, group) {
+                (true, [service]) if meant.len() > 1 => format!("{name}-{}", service.name),
+                _ => name.clone(),
+            };
+            let refs: Vec<Value> = group
+                .iter()
+                .map(|s| json!({ "kind": "Service", "name": s.name }))
+                .collect();
+            let mut ours = json!({ "targetRefs": refs, "action": action, "rules": rules });
+            if let Some(mode) = mode {
+                ours["mode"] = mode.into();
+            }
+            let ours = object("AuthorizationPolicy", *namespace, &name, ours);
+            objects.push((ours, plaintext));
         }
-        let made = imported.make(
-            &id,
-            object("AuthorizationPolicy", source.namespace(), &name, ours),
-        );
+    }
+    if objects.is_empty() && imported.lost.len() == before {
+        let why = "no Service has all the ports that a rule demands";
+        imported.lose(&id, "spec.rules", why, POLICY);
+    }
+    // They are made together: a loss for one Service is a loss of the whole policy.
+    for (ours, plaintext) in objects {
+        let made = imported.make(&id, ours);
+        made.notes.extend(plaintext.map(str::to_owned));
         if action == "Allow" && mode.is_none() {
             made.notes
                 .push("it has an effect where the Mesh says `permissiveMode: false`".into());
         }
+        made.notes.extend(mesh_wide(&source));
     }
 }
 
-/// The Services all of whose pods a policy's selector chooses, or that it names.
-pub(super) fn targets<'s>(
-    spec: &mut Value,
-    source: &Source,
-    services: &'s [Service],
-    imported: &mut Imported,
-) -> Vec<&'s Service> {
-    let mut named = list(spec, "targetRefs");
-    named.extend(take(spec, "targetRef"));
-    let mut names = Vec::new();
-    for (number, mut reference) in named.into_iter().enumerate() {
-        let at = format!("spec.targetRefs[{number}]");
-        if text(&mut reference, "kind").as_deref() != Some("Service") {
-            let why = "only one about Services is translated";
-            let instead = "write one that names the Gateway: docs/features/gateway-policies.md";
-            imported.lose(&source.id, &at, why, instead);
-            continue;
+/// Surroundings in which rules are translated.
+struct Place<'s> {
+    /// The Service whose ports the rules name.
+    service: Option<&'s Service>,
+    /// Ports of pods that the Services of the policy lead to.
+    led: &'s BTreeSet<u64>,
+    /// Whether a rule that names no callers allows those without a certificate, too.
+    anybody: bool,
+}
+
+impl Place<'_> {
+    /// Returns ports of the Service by one of the pods. `Some(None)`: the Service certainly does not lead there, though
+    /// another one does. `None`: nobody knows.
+    #[expect(
+        clippy::option_option,
+        reason = "a port that is not there is not the same as one that is not known"
+    )]
+    fn ports(&self, target: &str) -> Option<Option<&BTreeSet<u64>>> {
+        let target: u64 = target.parse().ok()?;
+        let service = self.service?;
+        match service.ports.get(&target) {
+            None if !self.led.contains(&target) || service.has_named_targets() => None,
+            found => Some(found),
         }
-        take(&mut reference, "group");
-        names.extend(text(&mut reference, "name"));
-        lose_rest(imported, &source.id, &at, &reference, POLICY);
     }
-    let labels = labels(&take(spec, "selector/matchLabels").unwrap_or_default());
-    take(spec, "selector");
-    let here = services
-        .iter()
-        .filter(|s| s.is_of(source.namespace(), &labels));
-    let meant = here.filter(|s| names.is_empty() || names.contains(&s.name));
-    let meant: Vec<&Service> = meant.collect();
-    if meant.is_empty() {
-        let why = "no Service among the objects has only pods that it is about, and a policy is about Services";
-        imported.lose(
-            &source.id,
-            "spec.selector",
-            why,
-            "give the Services, too: kubectl get services -A -o yaml",
-        );
-    }
-    meant
 }
 
-/// The rules of one: each of its sources with each of its operations.
+/// The rules of one: each of its sources with each of its operations. Those that no port of the Service can match are left out.
 fn policy_rules(
     policy: &Source,
     at: &str,
     mut rule: Value,
-    ports: Option<&Ports>,
+    place: &Place<'_>,
     imported: &mut Imported,
 ) -> Vec<Value> {
     let id = &policy.id;
     let mut when = Vec::new();
+    let mut can_match = true;
     for (number, one) in list(&mut rule, "when").into_iter().enumerate() {
         let at = format!("{at}.when[{number}]");
-        when.extend(condition(id, &at, one, ports, imported));
+        match condition(id, &at, one, place, imported) {
+            Some(conditions) => when.extend(conditions),
+            None => can_match = false,
+        }
     }
     let each = |rule: &mut Value, name: &str, inner: &str| -> Vec<Value> {
         let mut all = list(rule, name);
@@ -164,7 +196,7 @@ fn policy_rules(
     for (number, source) in sources.iter().enumerate() {
         for (other, operation) in operations.iter().enumerate() {
             let mut conditions = when.clone();
-            let from = from(
+            let mut from = from(
                 (id, policy.namespace()),
                 &format!("{at}.from[{number}].source"),
                 source.clone(),
@@ -172,9 +204,16 @@ fn policy_rules(
                 imported,
             );
             let at = format!("{at}.to[{other}].operation");
-            let mut to = to(id, &at, operation.clone(), ports, &mut conditions, imported);
+            let to = to(id, &at, operation.clone(), place, &mut conditions, imported);
+            let Some(mut to) = to.filter(|_| can_match) else {
+                continue;
+            };
             if !conditions.is_empty() {
                 to.insert("when".into(), conditions.join(" && ").into());
+            }
+            // Without `from` a rule that allows is about identities alone.
+            if place.anybody && source.as_object().is_some_and(Map::is_empty) {
+                from.insert("networks".into(), json!(EVERYWHERE));
             }
             let mut rule = Map::new();
             nest(&mut rule, "from", from);
@@ -241,21 +280,22 @@ fn from(
     from
 }
 
-/// Requests.
+/// Requests. None: no port of the Service can match.
 fn to(
     id: &str,
     at: &str,
     mut operation: Value,
-    ports: Option<&Ports>,
+    place: &Place<'_>,
     when: &mut Vec<String>,
     imported: &mut Imported,
-) -> Map<String, Value> {
+) -> Option<Map<String, Value>> {
     let mut to = Map::new();
-    let mut of_service = |name: &str| {
-        let theirs = texts(&mut operation, name);
-        of_service(id, &format!("{at}.ports"), &theirs, ports, imported)
-    };
-    let (given, not) = (of_service("ports"), of_service("notPorts"));
+    let theirs = texts(&mut operation, "ports");
+    let not = texts(&mut operation, "notPorts");
+    let at_ports = format!("{at}.ports");
+    let given = of_service(id, &at_ports, &theirs, place, imported);
+    let not = of_service(id, &at_ports, &not, place, imported);
+    let can_match = theirs.is_empty() || !given.is_empty();
     if !given.is_empty() {
         to.insert(
             "ports".into(),
@@ -267,7 +307,15 @@ fn to(
         true => drop(to.insert("methods".into(), methods.into())),
         false => when.extend(any("request.method", &methods)),
     }
-    let paths = texts(&mut operation, "paths");
+    let mut paths = |name: &str| {
+        let paths = texts(&mut operation, name);
+        if !paths.iter().all(|path| is_known(path)) {
+            let why = "a template is for whole segments of a path: `{*}` or `{**}`";
+            imported.lose(id, &format!("{at}.{name}"), why, POLICY);
+        }
+        paths
+    };
+    let (paths, not_paths) = (paths("paths"), paths("notPaths"));
     match is_exact(&paths) {
         true => {
             let exact = |path: &String| json!({ "type": "Exact", "value": path });
@@ -276,37 +324,35 @@ fn to(
                 paths.iter().map(exact).collect::<Vec<_>>().into(),
             );
         }
-        false => when.extend(any("request.path", &paths)),
+        false => when.extend(any_path(&paths)),
     }
     when.extend(any("request.host", &texts(&mut operation, "hosts")));
-    for (name, value) in [
-        ("notMethods", "request.method"),
-        ("notPaths", "request.path"),
-        ("notHosts", "request.host"),
-    ] {
-        when.extend(negated(any(value, &texts(&mut operation, name))));
-    }
+    let not_methods = texts(&mut operation, "notMethods");
+    when.extend(negated(any("request.method", &not_methods)));
+    when.extend(negated(any_path(&not_paths)));
+    let not_hosts = texts(&mut operation, "notHosts");
+    when.extend(negated(any("request.host", &not_hosts)));
     when.extend(
         not.into_iter()
             .map(|number| format!("destination.port != {number}")),
     );
     lose_rest(imported, id, at, &operation, POLICY);
-    to
+    can_match.then_some(to)
 }
 
-/// Ports of the Service that lead to these: theirs are the pods'.
+/// Ports of the Service that lead to these: theirs are the pods'. One that it certainly does not lead to is left out: nothing
+/// comes there by this Service.
 fn of_service(
     id: &str,
     at: &str,
     theirs: &[String],
-    ports: Option<&Ports>,
+    place: &Place<'_>,
     imported: &mut Imported,
 ) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for text in theirs {
-        let number = text.parse::<u64>().ok();
-        match number.and_then(|number| ports?.get(&number)) {
-            Some(own) => found.extend(own),
+        match place.ports(text) {
+            Some(own) => found.extend(own.into_iter().flatten()),
             None => imported.lose(
                 id,
                 at,
@@ -318,14 +364,14 @@ fn of_service(
     found
 }
 
-/// A condition by its key.
+/// Conditions by their key. None: no port of the Service can match.
 fn condition(
     id: &str,
     at: &str,
     mut one: Value,
-    ports: Option<&Ports>,
+    place: &Place<'_>,
     imported: &mut Imported,
-) -> Vec<String> {
+) -> Option<Vec<String>> {
     let key = text(&mut one, "key").unwrap_or_default();
     let (values, not) = (texts(&mut one, "values"), texts(&mut one, "notValues"));
     lose_rest(imported, id, at, &one, POLICY);
@@ -357,12 +403,16 @@ fn condition(
                 Some((is_in(&values), is_in(&not)))
             }
             PORT => {
-                let mut is_one_of = |all: &[String]| {
-                    let own = of_service(id, at, all, ports, imported);
+                let wanted = of_service(id, at, &values, place, imported);
+                let unwanted = of_service(id, at, &not, place, imported);
+                if wanted.is_empty() && !values.is_empty() {
+                    return None;
+                }
+                let is_one_of = |own: BTreeSet<u64>| {
                     let own = Vec::from_iter(own);
                     (!own.is_empty()).then(|| format!("{PORT} in {own:?}"))
                 };
-                Some((is_one_of(&values), is_one_of(&not)))
+                Some((is_one_of(wanted), is_one_of(unwanted)))
             }
             _ => None,
         }
@@ -372,9 +422,10 @@ fn condition(
             "remote.ip" => imported.lose(id, at, CLIENT, GATEWAY),
             _ => imported.lose(id, at, &format!("`{key}` is not known here"), POLICY),
         }
-        return Vec::new();
+        return Some(Vec::new());
     };
-    [wanted, negated(unwanted)].into_iter().flatten().collect()
+    let both = [wanted, negated(unwanted)];
+    Some(both.into_iter().flatten().collect())
 }
 
 /// Names of a claim and of what it is in, the outermost first.

@@ -1,7 +1,7 @@
 //! Tokens that requests may bring: an Authentication about the Services of the selector. One of which a part has no
 //! counterpart is not made: it would take other tokens.
 
-use super::policy::targets;
+use super::targets::{mesh_wide, name_in, targets};
 use crate::import::fields::{carry, list, lose_rest, take, text};
 use crate::import::imported::{Imported, object};
 use crate::import::services::Service;
@@ -27,22 +27,29 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     if imported.lost.len() > before {
         return;
     }
-    let refs: Vec<Value> = meant
-        .iter()
-        .map(|s| json!({ "kind": "Service", "name": s.name }))
-        .collect();
     let has_uri = providers.iter().any(|p| p.get("jwksUri").is_some());
-    let spec = json!({ "targetRefs": refs, "jwt": { "optional": true, "providers": providers } });
-    let ours = object("Authentication", source.namespace(), &source.name, spec);
-    let notes = &mut imported.make(&id, ours).notes;
-    notes.push(
-        "requests without a token pass, as before; without `optional` they are refused".into(),
-    );
-    notes.push(
-        "of several about one Service each must be passed: put their providers into one".into(),
-    );
-    if has_uri {
-        notes.push("`jwks.hosts` of the Mesh lists the hosts that keys are fetched from".into());
+    for (namespace, meant) in meant {
+        let refs: Vec<Value> = meant
+            .iter()
+            .map(|s| json!({ "kind": "Service", "name": s.name }))
+            .collect();
+        let spec = json!({
+            "targetRefs": refs, "jwt": { "optional": true, "providers": providers },
+        });
+        let name = name_in(&source, namespace);
+        let ours = object("Authentication", namespace, &name, spec);
+        let notes = &mut imported.make(&id, ours).notes;
+        notes.push(
+            "requests without a token pass, as before; without `optional` they are refused".into(),
+        );
+        notes.push(
+            "of several about one Service each must be passed: put their providers into one".into(),
+        );
+        if has_uri {
+            notes
+                .push("`jwks.hosts` of the Mesh lists the hosts that keys are fetched from".into());
+        }
+        notes.extend(mesh_wide(&source));
     }
 }
 

@@ -5,6 +5,7 @@ use crate::import::imported::{Imported, object};
 use crate::import::source::Source;
 use crate::import::texts;
 use serde_json::{Map, json};
+use std::collections::BTreeSet;
 
 /// Namespace of the controller, whose Egresses are for every workload.
 const EVERYBODY: &str = "tulle-system";
@@ -80,20 +81,50 @@ pub(super) fn import(mut source: Source, imported: &mut Imported) {
         &spec,
         "what a server must prove is `tls` of an Egress",
     );
-    let is_own = exported.iter().any(|e| e == ".");
-    let namespace = if is_own {
-        source.namespace()
-    } else {
-        Some(EVERYBODY)
+    let (whole_mesh, namespaces) = match exported_to(&exported, &source) {
+        Ok(to) => to,
+        Err(why) => {
+            let instead = "write an Egress in each namespace whose workloads may call it: docs/manifests/egress.md";
+            return imported.lose(&id, "spec.exportTo", why, instead);
+        }
     };
-    let name = match (is_own, source.namespace()) {
-        (false, Some(namespace)) => format!("{namespace}-{}", source.name),
-        _ => source.name.clone(),
-    };
-    let made = imported.make(&id, object("Egress", namespace, &name, fields.into()));
-    if !is_own {
-        made.notes.push(format!(
-            "it was exported to everybody, and an Egress in {EVERYBODY} is for everybody; in a namespace it is for that one"
-        ));
+    for namespace in namespaces {
+        let name = match source.namespace() {
+            Some(own) if namespace.as_deref() != Some(own) => format!("{own}-{}", source.name),
+            _ => source.name.clone(),
+        };
+        let ours = fields.clone().into();
+        let made = imported.make(&id, object("Egress", namespace.as_deref(), &name, ours));
+        if whole_mesh {
+            made.notes.push(format!(
+                "it was exported to everybody, and an Egress in {EVERYBODY} is for everybody; in a namespace it is for that one"
+            ));
+        }
     }
+}
+
+/// Finds the namespaces that need an Egress, and whether it is for the whole mesh. Err: the reason why there is none.
+fn exported_to(
+    exported: &[String],
+    source: &Source,
+) -> Result<(bool, BTreeSet<Option<String>>), &'static str> {
+    if exported.is_empty() || exported.iter().any(|to| to == "*") {
+        return Ok((true, BTreeSet::from([Some(EVERYBODY.to_owned())])));
+    }
+    if exported.iter().any(|to| to == "~") {
+        return Err(
+            "it is exported to no namespace, and an Egress is for a namespace or for everybody",
+        );
+    }
+    let namespaces = exported.iter().map(|to| match to.as_str() {
+        "." => source.namespace.clone(),
+        named => Some(named.to_owned()),
+    });
+    let namespaces: BTreeSet<Option<String>> = namespaces.collect();
+    if namespaces.contains(&Some(EVERYBODY.to_owned())) {
+        return Err(
+            "it is exported to the controller's namespace, where an Egress is for everybody",
+        );
+    }
+    Ok((false, namespaces))
 }

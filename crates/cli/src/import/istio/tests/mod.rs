@@ -1,7 +1,9 @@
+mod no_wider;
 mod policies;
 mod traffic;
 
 use super::*;
+use crate::import::imported::Made;
 use crate::import::tests::{checked, lost};
 use serde_json::json;
 

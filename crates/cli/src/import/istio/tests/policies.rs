@@ -237,6 +237,8 @@ spec: {}
     assert_eq!(
         lost(&imported),
         [
+            // The mesh is strict.
+            ("PeerAuthentication shop/loose", "spec.mtls.mode"),
             ("PeerAuthentication shop/one", "spec.selector"),
             ("Telemetry shop/v", "spec"),
         ]

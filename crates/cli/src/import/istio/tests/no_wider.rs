@@ -1,0 +1,359 @@
+//! A policy never lets in more than the object it was made from: one that would is not made, and its loss is named.
+
+use super::*;
+
+/// An object of Istio's security API after the Services.
+fn security(kind: &str, namespace: &str, spec: &str) -> String {
+    format!(
+        "{SERVICES}apiVersion: security.istio.io/v1
+kind: {kind}
+metadata: {{name: p, namespace: {namespace}}}
+spec: {spec}
+"
+    )
+}
+
+/// Namespace and name of each object that is made, and the Services that it is about.
+fn about(imported: &Imported) -> Vec<(String, Vec<String>)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let one = |object: &Value| {
+        let metadata = &object["metadata"];
+        let refs = object["spec"]["targetRefs"].as_array().unwrap();
+        (
+            format!(
+                "{}/{}",
+                text(&metadata["namespace"]),
+                text(&metadata["name"])
+            ),
+            refs.iter().map(|r| text(&r["name"])).collect(),
+        )
+    };
+    imported.objects.iter().map(|m| one(&m.object)).collect()
+}
+
+#[test]
+fn the_root_namespace_is_about_all_namespaces() {
+    for (kind, body) in [
+        ("AuthorizationPolicy", "action: DENY, rules: [{}]"),
+        (
+            "RequestAuthentication",
+            "jwtRules: [{issuer: a, jwks: '{\"keys\": []}'}]",
+        ),
+    ] {
+        let of = |selector: &str| {
+            let spec = format!("{{{selector} {body}}}");
+            imported(&security(kind, "istio-system", &spec))
+        };
+        let everywhere = of("");
+        assert_eq!(everywhere.lost, []);
+        let names = |all: &[&str]| all.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            about(&everywhere),
+            [
+                ("other/istio-system-p".to_owned(), names(&["reviews"])),
+                (
+                    "shop/istio-system-p".to_owned(),
+                    names(&["reviews", "ratings"])
+                ),
+            ]
+        );
+        let notes = |made: &Made| made.notes.iter().any(|n| n.contains("later"));
+        assert!(everywhere.objects.iter().all(notes));
+        assert_eq!(
+            about(&of("selector: {matchLabels: {app: ratings}},")),
+            [("shop/istio-system-p".to_owned(), names(&["ratings"]))]
+        );
+        // References are to Services of the root namespace itself.
+        let named = of("targetRefs: [{group: '', kind: Service, name: ratings}],");
+        assert_eq!(named.lost.len(), 1);
+        assert!(named.objects.is_empty());
+    }
+}
+
+#[test]
+fn path_templates_are_patterns_of_whole_paths() {
+    let paths = |paths: &str| {
+        let rule = format!("{{to: [{{operation: {{{paths}}}}}]}}");
+        let spec = format!("{{action: DENY, rules: [{rule}]}}");
+        imported(&security("AuthorizationPolicy", "shop", &spec))
+    };
+    let one = "[A-Za-z0-9._~%!$&'()+,;:@-]+";
+    let any = "[A-Za-z0-9._~%!$&'()+,;:@/-]*";
+    for (theirs, when) in [
+        (
+            "paths: ['/v1.0/{*}/admin']",
+            format!(r#"request.path.matches("^/v1\\.0/{one}/admin$")"#),
+        ),
+        (
+            "paths: [/a, '/b/*', '/c/{*}/{**}']",
+            format!(
+                r#"((request.path == "/a" || request.path.startsWith("/b/")) || request.path.matches("^/c/{one}/{any}$"))"#
+            ),
+        ),
+        (
+            "notPaths: ['/{**}/x-y']",
+            format!(r#"!(request.path.matches("^/{any}/x\\-y$"))"#),
+        ),
+    ] {
+        let imported = paths(theirs);
+        assert_eq!(imported.lost, [], "{theirs}");
+        let rules = &imported.objects[0].object["spec"]["rules"];
+        assert_eq!(rules, &json!([{ "to": { "when": when } }]), "{theirs}");
+    }
+    for (theirs, field) in [
+        ("paths: ['/a{*}']", "paths"),
+        ("paths: ['/{id}/{*}']", "paths"),
+        ("notPaths: ['/{*}/*']", "notPaths"),
+    ] {
+        let imported = paths(theirs);
+        let field = format!("spec.rules[0].to[0].operation.{field}");
+        let expected = [("AuthorizationPolicy shop/p", field.as_str())];
+        assert_eq!(lost(&imported), expected, "{theirs}");
+        assert!(imported.objects.is_empty(), "{theirs}");
+    }
+}
+
+#[test]
+fn an_egress_is_for_the_namespaces_that_a_host_was_exported_to() {
+    let entry = |export: &str| {
+        imported(&format!(
+            "apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: api, namespace: shop}}
+spec: {{hosts: [api.example.com], exportTo: [{export}]}}
+"
+        ))
+    };
+    for (export, objects) in [
+        ("", vec!["tulle-system/shop-api"]),
+        ("'*'", vec!["tulle-system/shop-api"]),
+        ("a, '*'", vec!["tulle-system/shop-api"]),
+        ("'.'", vec!["shop/api"]),
+        ("shop", vec!["shop/api"]),
+        ("b, a", vec!["a/shop-api", "b/shop-api"]),
+        ("'.', shop, a", vec!["a/shop-api", "shop/api"]),
+    ] {
+        let imported = entry(export);
+        assert_eq!(imported.lost, [], "{export}");
+        let names: Vec<String> = imported
+            .objects
+            .iter()
+            .map(|made| {
+                let metadata = &made.object["metadata"];
+                let text = |field: &str| metadata[field].as_str().unwrap();
+                format!("{}/{}", text("namespace"), text("name"))
+            })
+            .collect();
+        assert_eq!(names, objects, "{export}");
+        for made in &imported.objects {
+            let spec = json!({ "hosts": ["api.example.com"] });
+            assert_eq!(made.object["spec"], spec, "{export}");
+        }
+    }
+    for export in ["'~'", "tulle-system", "a, tulle-system"] {
+        let imported = entry(export);
+        let expected = [("ServiceEntry shop/api", "spec.exportTo")];
+        assert_eq!(lost(&imported), expected, "{export}");
+        assert!(imported.objects.is_empty(), "{export}");
+    }
+}
+
+/// Services that lead to pods' ports 9080, 9090, and one that it names.
+const BY_PORT: &str = "apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Service
+  metadata: {name: a, namespace: shop}
+  spec: {selector: {app: a}, ports: [{port: 80, targetPort: 9080}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: b, namespace: shop}
+  spec: {selector: {app: b}, ports: [{port: 81, targetPort: 9090}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: c, namespace: shop}
+  spec: {selector: {app: c}, ports: [{port: 82, targetPort: 9080}, {port: 83, targetPort: 9090}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: named, namespace: ports}
+  spec: {selector: {app: a}, ports: [{port: 80, targetPort: http}]}
+- apiVersion: v1
+  kind: Service
+  metadata: {name: numbered, namespace: ports}
+  spec: {selector: {app: b}, ports: [{port: 80, targetPort: 9080}]}
+---
+";
+
+fn by_port(namespace: &str, rules: &str) -> Imported {
+    imported(&format!(
+        "{BY_PORT}apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: p, namespace: {namespace}}}
+spec: {{action: DENY, rules: {rules}}}
+"
+    ))
+}
+
+#[test]
+fn a_service_without_a_port_keeps_no_other_from_its_denial() {
+    let port = |port: u64| json!([{ "to": { "ports": [port] } }]);
+    let when = |when: &str| json!([{ "to": { "when": when } }]);
+    for (rules, made) in [
+        (
+            "[{to: [{operation: {ports: ['9090']}}]}]",
+            vec![("p-b", port(81)), ("p-c", port(83))],
+        ),
+        (
+            "[{when: [{key: destination.port, values: ['9090']}]}]",
+            vec![
+                ("p-b", when("destination.port in [81]")),
+                ("p-c", when("destination.port in [83]")),
+            ],
+        ),
+        (
+            "[{to: [{operation: {notPorts: ['9090']}}]}]",
+            vec![
+                ("p-a", json!([{}])),
+                ("p-b", when("destination.port != 81")),
+                ("p-c", when("destination.port != 83")),
+            ],
+        ),
+        (
+            "[{to: [{operation: {ports: ['9080']}}]}, {to: [{operation: {ports: ['9090']}}]}]",
+            vec![
+                ("p-a", port(80)),
+                ("p-b", port(81)),
+                (
+                    "p-c",
+                    json!([{ "to": { "ports": [82] } }, { "to": { "ports": [83] } }]),
+                ),
+            ],
+        ),
+    ] {
+        let imported = by_port("shop", rules);
+        assert_eq!(imported.lost, [], "{rules}");
+        let objects = imported.objects.iter().map(|made| &made.object);
+        let objects: Vec<(&str, Value)> = objects
+            .map(|o| {
+                let name = o["metadata"]["name"].as_str().unwrap();
+                (name, o["spec"]["rules"].clone())
+            })
+            .collect();
+        assert_eq!(objects, made, "{rules}");
+    }
+}
+
+#[test]
+fn a_port_that_nobody_knows_loses_the_policy_for_all_services() {
+    let ports = "spec.rules[0].to[0].operation.ports";
+    for (namespace, rules, field) in [
+        // No Service leads there.
+        (
+            "shop",
+            "[{to: [{operation: {ports: ['9080', '7']}}]}]",
+            ports,
+        ),
+        ("shop", "[{to: [{operation: {notPorts: ['7']}}]}]", ports),
+        // It may be the one that a Service leads to by name.
+        ("ports", "[{to: [{operation: {ports: ['9080']}}]}]", ports),
+    ] {
+        let imported = by_port(namespace, rules);
+        let id = format!("AuthorizationPolicy {namespace}/p");
+        assert_eq!(lost(&imported), [(id.as_str(), field)], "{rules}");
+        assert!(imported.objects.is_empty(), "{rules}");
+    }
+}
+
+/// PeerAuthentications by their namespaces and specs.
+fn peers(all: &[(&str, &str)]) -> String {
+    let one = |(namespace, spec): &(&str, &str)| {
+        format!(
+            "apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {{name: default, namespace: {namespace}}}
+spec: {{{spec}}}
+---
+"
+        )
+    };
+    all.iter().map(one).collect()
+}
+
+#[test]
+fn a_rule_without_callers_allows_plaintext_where_it_was_accepted() {
+    let everywhere = json!({ "networks": ["0.0.0.0/0", "::/0"] });
+    let (open, closed) = (json!([{ "from": everywhere }]), json!([{}]));
+    let (strict, permissive) = ("mtls: {mode: STRICT}", "mtls: {mode: PERMISSIVE}");
+    let one = "selector: {matchLabels: {app: a}}, mtls: {mode: STRICT}";
+    let port = "selector: {matchLabels: {app: a}}, portLevelMtls: {'80': {mode: STRICT}}";
+    let (as_before, unknown) = (Some("as before"), Some("no PeerAuthentication says"));
+    for (theirs, rules, note) in [
+        (vec![("istio-system", permissive)], &open, as_before),
+        (vec![("shop", "mtls: {mode: DISABLE}")], &open, as_before),
+        (
+            vec![("istio-system", strict), ("shop", permissive)],
+            &open,
+            as_before,
+        ),
+        // The one of the mesh may not have been given.
+        (vec![], &closed, unknown),
+        (vec![("other", permissive)], &closed, unknown),
+        (vec![("shop", "mtls: {mode: UNSET}")], &closed, unknown),
+        (vec![("istio-system", strict)], &closed, None),
+        (
+            vec![("istio-system", strict), ("shop", "mtls: {mode: UNSET}")],
+            &closed,
+            None,
+        ),
+        (
+            vec![("istio-system", permissive), ("shop", strict)],
+            &closed,
+            None,
+        ),
+        (vec![("shop", permissive), ("shop", strict)], &closed, None),
+        (vec![("shop", one)], &closed, None),
+        (vec![("shop", permissive), ("shop", port)], &closed, None),
+    ] {
+        let policy = security("AuthorizationPolicy", "shop", "{rules: [{}]}");
+        let imported = imported(&(peers(&theirs) + &policy));
+        let mut objects = imported.objects.iter();
+        let is_policy = |made: &&Made| made.object["kind"] == "AuthorizationPolicy";
+        let made = objects.find(is_policy).unwrap();
+        assert_eq!(&made.object["spec"]["rules"], rules, "{theirs:?}");
+        let said = made.notes.iter().find(|n| n.contains("a certificate"));
+        assert_eq!(said.is_some(), note.is_some(), "{theirs:?}");
+        if let (Some(said), Some(note)) = (said, note) {
+            assert!(said.contains(note), "{theirs:?}: {said}");
+        }
+    }
+    // A rule that names callers means them, and a denial without any is about everybody.
+    for (spec, rules) in [
+        (
+            "{rules: [{from: [{source: {namespaces: [a]}}]}]}",
+            json!([{ "to": { "when": "source.namespace == \"a\"" } }]),
+        ),
+        ("{action: DENY, rules: [{}]}", closed),
+    ] {
+        let policy = security("AuthorizationPolicy", "shop", spec);
+        let imported = imported(&(peers(&[("shop", permissive)]) + &policy));
+        let [made] = imported.objects.as_slice() else {
+            panic!("{imported:?}");
+        };
+        assert_eq!(made.object["spec"]["rules"], rules);
+    }
+}
+
+#[test]
+fn a_permissive_namespace_of_a_strict_mesh_is_lost() {
+    let (strict, permissive) = ("mtls: {mode: STRICT}", "mtls: {mode: PERMISSIVE}");
+    // The order of the objects does not matter.
+    let both = imported(&peers(&[("shop", permissive), ("istio-system", strict)]));
+    let expected = [("PeerAuthentication shop/default", "spec.mtls.mode")];
+    assert_eq!(lost(&both), expected);
+    let alone = imported(&peers(&[
+        ("shop", permissive),
+        ("istio-system", permissive),
+    ]));
+    assert_eq!(alone.lost, []);
+}
