@@ -33,7 +33,7 @@ const SOON: Duration = Duration::from_millis(100);
 /// looked for less often.
 const ABSENT: u32 = 3;
 const LONG_ABSENT: u32 = 50;
-/// Time between the report that it is gone and its end, so that callers hear of it.
+/// Time between the report that it is going and its end, so that callers hear of it.
 const FAREWELL: Duration = Duration::from_millis(100);
 /// How often a sidecar may end before its ports are chosen anew; at first, and at most.
 const IMPATIENT: u32 = 3;
@@ -163,7 +163,9 @@ impl Unit {
         let placement = self.placement.borrow_mut().take();
         if let Some(mut placement) = placement {
             placement.not_ready = true;
-            if self.tell(placement).await && app.is_some() {
+            self.tell(placement).await;
+            // The controller refuses the report of one whose object was deleted, and has told its callers just now.
+            if app.is_some() {
                 sleep(FAREWELL).await;
             }
         }
@@ -186,14 +188,12 @@ impl Unit {
         user::give_back(&self.context, &self.name);
     }
 
-    /// Tells the controller where it is; whether that was heard.
-    async fn tell(&self, placement: Placement) -> bool {
-        let told = self.context.report(placement).await;
-        if let Err(failure) = &told {
+    /// Tells the controller where it is.
+    async fn tell(&self, placement: Placement) {
+        if let Err(failure) = self.context.report(placement).await {
             // Expected of a workload whose object was deleted.
             tracing::debug!("{failure}");
         }
-        told.is_ok()
     }
 
     /// Everything until it is told to stop. What was started is left in the arguments.
