@@ -143,7 +143,7 @@ async fn a_workload_that_cannot_be_read_keeps_its_owner() {
     assert_eq!(replaced.unwrap(), ["configured"]);
     let deleted = n1.delete(delete("b")).await.unwrap();
     assert!(deleted.into_inner().existed);
-    // Nobody owns what is gone.
+    // A Workload that is gone has no owner.
     apply(&mut n2, &[workload_of("n2", "b", 80)]).await.unwrap();
 }
 

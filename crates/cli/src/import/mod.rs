@@ -33,6 +33,10 @@ use tulle_model::{Booleans, YamlDocument, to_yaml};
 
 /// Longest input, as for manifests.
 const MAX_BYTES: u64 = 8 << 20;
+/// Advice where a part of a policy has no counterpart.
+const POLICY: &str = "write the policy anew: docs/manifests/access.md";
+/// All networks: those who are allowed by their addresses alone need no certificate.
+const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// Translates the files, prints what they become, and says with its exit code whether something was lost.
 pub(crate) fn import(args: &Import) -> Result<ExitCode> {

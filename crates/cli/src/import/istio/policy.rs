@@ -9,13 +9,10 @@ use crate::import::fields::{list, lose_rest, nest, take, text};
 use crate::import::imported::{Imported, object};
 use crate::import::services::Service;
 use crate::import::source::Source;
-use crate::import::texts;
+use crate::import::{EVERYWHERE, POLICY, texts};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-pub(super) const POLICY: &str = "write the policy anew: docs/manifests/access.md";
-/// All networks: those who are allowed by their addresses alone need no certificate.
-const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 const OPEN: &str = "a rule allows callers without a certificate, as before: without its `networks` callers need one";
 const UNKNOWN: &str = "callers without a certificate are not allowed, as no PeerAuthentication says whether they were: give those of the mesh, too, or write `from: {networks: [0.0.0.0/0, \"::/0\"]}`";
 const PORT: &str = "destination.port";

@@ -1,7 +1,7 @@
 //! Services that a policy of Istio is about.
 
 use super::ROOT;
-use super::policy::POLICY;
+use crate::import::POLICY;
 use crate::import::fields::{list, lose_rest, take, text};
 use crate::import::imported::Imported;
 use crate::import::services::{Service, labels};

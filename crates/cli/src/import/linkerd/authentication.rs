@@ -3,7 +3,7 @@
 
 use crate::import::cel::{account, any_network, either, negated, quoted};
 use crate::import::fields::{list, take, text};
-use crate::import::texts;
+use crate::import::{EVERYWHERE, texts};
 use serde_json::{Map, Value, json};
 use tulle_model::network::Network;
 
@@ -12,9 +12,6 @@ const KIND: &str = ".serviceaccount.identity.";
 
 /// Any caller with a certificate.
 pub(super) const ANYBODY_KNOWN: &str = "source.identity != \"\"";
-
-/// Every address.
-const EVERYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// The callers that a policy lets in: each demand must hold.
 #[derive(Default)]

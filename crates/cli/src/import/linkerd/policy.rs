@@ -2,7 +2,8 @@
 //! of which a part has no counterpart is not made at all: without the part it would be another policy.
 
 use super::authentication::{ANYBODY_KNOWN, Callers, identities, networks};
-use super::target::{POLICY, Route, Server, Target, lose_broken};
+use super::target::{Route, Server, Target, lose_broken};
+use crate::import::POLICY;
 use crate::import::cel::account;
 use crate::import::fields::{list, lose_rest, take, text};
 use crate::import::imported::{Imported, object};

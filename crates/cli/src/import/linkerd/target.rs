@@ -5,11 +5,9 @@ use crate::import::fields::{list, lose_rest, take, text};
 use crate::import::imported::Imported;
 use crate::import::services::{Service, labels};
 use crate::import::source::Source;
-use crate::import::texts;
+use crate::import::{POLICY, texts};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-
-pub(super) const POLICY: &str = "write the policy anew: docs/manifests/access.md";
 
 /// Pods and a port of theirs.
 pub(super) struct Server {
