@@ -2,6 +2,11 @@
 
 use serde_json::Value;
 
+/// Whether there are texts, and none of them is a pattern.
+pub(super) fn is_exact(all: &[String]) -> bool {
+    !all.is_empty() && all.iter().all(|text| !text.contains('*'))
+}
+
 /// Whether a value is one of these, with `*` before or after a text; none: anything.
 pub(super) fn any(value: &str, patterns: &[String]) -> Option<String> {
     let (exact, patterns): (Vec<&String>, Vec<&String>) =

@@ -3,6 +3,8 @@
 //! `gateway`), how services are called (`destination_rule`), what leaves the mesh (`service_entry`), and which pods have
 //! sidecars (`labels`).
 
+mod callers;
+mod conditions;
 mod connections;
 mod destination_rule;
 mod gateway;
@@ -11,7 +13,9 @@ mod matches;
 mod path_templates;
 mod peer_authentication;
 mod policy;
+mod ports;
 mod request_authentication;
+mod requests;
 mod service_entry;
 mod steps;
 mod targets;

@@ -29,7 +29,7 @@ pub(super) fn import(mut source: Source, imported: &mut Imported) {
     if !hosts.is_empty() {
         fields.insert("hosts".into(), hosts.into());
     }
-    let networks = super::policy::networks(&texts(&mut spec, "addresses"));
+    let networks = super::callers::networks(&texts(&mut spec, "addresses"));
     if !networks.is_empty() {
         fields.insert("ipAddresses".into(), networks.into());
     }

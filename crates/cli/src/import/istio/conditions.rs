@@ -1,0 +1,121 @@
+//! Conditions of rules: what their `when` demands of a caller or a token.
+
+use super::callers::{CLIENT, GATEWAY, networks, spiffe};
+use super::ports::{PORT, Place, of_service};
+use crate::import::POLICY;
+use crate::import::cel::{any, any_network, either, negated, quoted};
+use crate::import::fields::{lose_rest, text};
+use crate::import::imported::Imported;
+use crate::import::texts;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Claims that are a list in a text.
+const SPACED: [&str; 2] = ["scope", "permission"];
+
+/// Conditions by their key. None: no port of the Service can match.
+pub(super) fn condition(
+    id: &str,
+    at: &str,
+    mut one: Value,
+    place: &Place<'_>,
+    imported: &mut Imported,
+) -> Option<Vec<String>> {
+    let key = text(&mut one, "key").unwrap_or_default();
+    let (values, not) = (texts(&mut one, "values"), texts(&mut one, "notValues"));
+    lose_rest(imported, id, at, &one, POLICY);
+    let header = key
+        .strip_prefix("request.headers[")
+        .and_then(|k| k.strip_suffix(']'));
+    let made = if let Some(name) = header {
+        let name = quoted(name);
+        let value = format!("request.headers[{name}]");
+        let has = format!("{name} in request.headers");
+        let wanted = match values.iter().any(|v| v == "*") {
+            true => Some(has.clone()),
+            false => any(&value, &values).map(|c| format!("{has} && {c}")),
+        };
+        let unwanted = any(&value, &not).map(|c| format!("{has} && {c}"));
+        Some((wanted, unwanted))
+    } else if let Some(names) = claim_names(&key) {
+        let is_one_of = |all: &[String]| claim(&names, all);
+        is_one_of(&values).zip(is_one_of(&not))
+    } else {
+        match key.as_str() {
+            "source.namespace" => Some((any(&key, &values), any(&key, &not))),
+            "source.principal" => {
+                let is_one_of = |all: &[String]| any("source.identity", &spiffe(all));
+                Some((is_one_of(&values), is_one_of(&not)))
+            }
+            "source.ip" => {
+                let is_in = |all: &[String]| any_network(&networks(all));
+                Some((is_in(&values), is_in(&not)))
+            }
+            PORT => {
+                let wanted = of_service(id, at, &values, place, imported);
+                let unwanted = of_service(id, at, &not, place, imported);
+                if wanted.is_empty() && !values.is_empty() {
+                    return None;
+                }
+                let is_one_of = |own: BTreeSet<u64>| {
+                    let own = Vec::from_iter(own);
+                    (!own.is_empty()).then(|| format!("{PORT} in {own:?}"))
+                };
+                Some((is_one_of(wanted), is_one_of(unwanted)))
+            }
+            _ => None,
+        }
+    };
+    let Some((wanted, unwanted)) = made else {
+        match key.as_str() {
+            "remote.ip" => imported.lose(id, at, CLIENT, GATEWAY),
+            _ => imported.lose(id, at, &format!("`{key}` is not known here"), POLICY),
+        }
+        return Some(Vec::new());
+    };
+    let both = [wanted, negated(unwanted)];
+    Some(both.into_iter().flatten().collect())
+}
+
+/// Names of a claim and of what it is in, the outermost first.
+fn claim_names(key: &str) -> Option<Vec<&str>> {
+    let names = match key {
+        "request.auth.audiences" => return Some(vec!["aud"]),
+        "request.auth.presenter" => return Some(vec!["azp"]),
+        other => other.strip_prefix("request.auth.claims[")?,
+    };
+    Some(names.strip_suffix(']')?.split("][").collect())
+}
+
+/// Whether a claim is, or as a list has, one of these values; `Some(None)`: of no values. `None`: a pattern would have to be
+/// tried on each item of a list.
+#[expect(
+    clippy::option_option,
+    reason = "no demand is not the same as one that cannot be said"
+)]
+fn claim(names: &[&str], values: &[String]) -> Option<Option<String>> {
+    let mut claim = "jwt.claims".to_owned();
+    let mut has = Vec::new();
+    for name in names {
+        has.push(format!("{} in {claim}", quoted(name)));
+        claim = format!("{claim}[{}]", quoted(name));
+    }
+    let text = match names {
+        [name] if SPACED.contains(name) => format!("{claim}.split(\" \")"),
+        _ => format!("[{claim}]"),
+    };
+    let mut all = Vec::new();
+    for value in values.iter().filter(|v| *v != "*") {
+        if value.contains('*') {
+            return None;
+        }
+        let value = quoted(value);
+        all.push(format!(
+            "{value} in (type({claim}) == list ? {claim} : {text})"
+        ));
+    }
+    if values.iter().all(|v| v != "*") {
+        has.extend(either(all));
+    }
+    Some((!values.is_empty()).then(|| has.join(" && ")))
+}
