@@ -50,6 +50,13 @@ impl Service {
                 .all(|(name, value)| self.selector.get(name) == Some(value))
     }
 
+    /// Whether a pod may be of both. One without a selector has the pods that somebody lists.
+    pub(super) fn may_share_pods(&self, other: &Self) -> bool {
+        let mut labels = other.selector.iter();
+        self.namespace == other.namespace
+            && labels.all(|(name, value)| self.selector.get(name).is_none_or(|own| own == value))
+    }
+
     /// Returns a Service of those of its pods that have more labels.
     pub(super) fn subset(&self, name: &str, more: &BTreeMap<String, String>) -> Value {
         let mut selector = self.selector.clone();
@@ -85,10 +92,10 @@ impl Service {
         named.filter_map(|port| port["port"].as_u64()).collect()
     }
 
-    /// Whether a port leads to one of the pods by name. Only the pods say which number that is.
-    pub(super) fn has_named_targets(&self) -> bool {
+    /// Whether one of its own ports has this number.
+    pub(super) fn has_port(&self, number: u64) -> bool {
         let mut ports = self.spec_ports.iter();
-        ports.any(|port| port["targetPort"].is_string())
+        ports.any(|port| port["port"].as_u64() == Some(number))
     }
 
     /// Returns its port, if it has just one.

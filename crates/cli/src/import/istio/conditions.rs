@@ -1,26 +1,23 @@
 //! Conditions of rules: what their `when` demands of a caller or a token.
 
 use super::callers::{CLIENT, GATEWAY, networks, spiffe};
-use super::ports::{PORT, Place, of_service};
 use crate::import::POLICY;
 use crate::import::cel::{any, any_network, either, negated, quoted};
 use crate::import::fields::{lose_rest, text};
 use crate::import::imported::Imported;
 use crate::import::texts;
 use serde_json::Value;
-use std::collections::BTreeSet;
 
 /// Claims that are a list in a text.
 const SPACED: [&str; 2] = ["scope", "permission"];
 
-/// Conditions by their key. None: no port of the Service can match.
+/// Conditions by their key, which is no port's.
 pub(super) fn condition(
     id: &str,
     at: &str,
     mut one: Value,
-    place: &Place<'_>,
     imported: &mut Imported,
-) -> Option<Vec<String>> {
+) -> Vec<String> {
     let key = text(&mut one, "key").unwrap_or_default();
     let (values, not) = (texts(&mut one, "values"), texts(&mut one, "notValues"));
     lose_rest(imported, id, at, &one, POLICY);
@@ -51,18 +48,6 @@ pub(super) fn condition(
                 let is_in = |all: &[String]| any_network(&networks(all));
                 Some((is_in(&values), is_in(&not)))
             }
-            PORT => {
-                let wanted = of_service(id, at, &values, place, imported);
-                let unwanted = of_service(id, at, &not, place, imported);
-                if wanted.is_empty() && !values.is_empty() {
-                    return None;
-                }
-                let is_one_of = |own: BTreeSet<u64>| {
-                    let own = Vec::from_iter(own);
-                    (!own.is_empty()).then(|| format!("{PORT} in {own:?}"))
-                };
-                Some((is_one_of(wanted), is_one_of(unwanted)))
-            }
             _ => None,
         }
     };
@@ -71,10 +56,10 @@ pub(super) fn condition(
             "remote.ip" => imported.lose(id, at, CLIENT, GATEWAY),
             _ => imported.lose(id, at, &format!("`{key}` is not known here"), POLICY),
         }
-        return Some(Vec::new());
+        return Vec::new();
     };
     let both = [wanted, negated(unwanted)];
-    Some(both.into_iter().flatten().collect())
+    both.into_iter().flatten().collect()
 }
 
 /// Names of a claim and of what it is in, the outermost first.

@@ -4,19 +4,19 @@
 use super::callers::from;
 use super::conditions::condition;
 use super::peer_authentication::Strictness;
-use super::ports::{PORT, Place};
+use super::ports::{PORT, Place, both, numbers};
 use super::requests::to;
 use super::targets::{mesh_wide, name_in, targets};
 use crate::import::fields::{list, lose_rest, nest, take, text};
 use crate::import::imported::{Imported, object};
 use crate::import::services::Service;
 use crate::import::source::Source;
-use crate::import::{EVERYWHERE, POLICY};
+use crate::import::{EVERYWHERE, POLICY, texts};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
 
 const OPEN: &str = "a rule allows callers without a certificate, as before: without its `networks` callers need one";
 const UNKNOWN: &str = "callers without a certificate are not allowed, as no PeerAuthentication says whether they were: give those of the mesh, too, or write `from: {networks: [0.0.0.0/0, \"::/0\"]}`";
+const BY_PORT: &str = "a Service has the number of a port of the pods for another one: so this is a condition, which also denies ports that nobody declares, and connections that are not HTTP";
 
 pub(super) fn import(
     mut source: Source,
@@ -52,7 +52,7 @@ pub(super) fn import(
         };
         imported.lose(&id, "spec.rules", why, instead);
     }
-    // A port of the pods is another one of each Service.
+    // A port of the pods may have another number at each Service.
     let by_port = given.iter().any(|rule| {
         let operations = rule["to"].as_array().into_iter().flatten();
         let mut operations = operations.map(|to| &to["operation"]);
@@ -62,8 +62,6 @@ pub(super) fn import(
     });
     let names_callers = |rule: &Value| rule["from"].as_array().is_some_and(|all| !all.is_empty());
     let allows_anybody = action == "Allow" && !given.iter().all(names_callers);
-    let all = meant.values().flatten();
-    let led: BTreeSet<u64> = all.flat_map(|s| s.ports.keys().copied()).collect();
     let mut objects = Vec::new();
     for (namespace, meant) in &meant {
         let name = name_in(&source, *namespace);
@@ -80,7 +78,8 @@ pub(super) fn import(
         for group in groups {
             let place = Place {
                 service: group.first().copied(),
-                led: &led,
+                services,
+                denies: action == "Deny",
                 anybody: action == "Allow" && accepted == Some(true),
             };
             let mut rules = Vec::new();
@@ -91,7 +90,7 @@ pub(super) fn import(
             if imported.lost.len() > before {
                 return;
             }
-            // None of the rules is about a port of this Service.
+            // None of the rules can match.
             if rules.is_empty() {
                 continue;
             }
@@ -108,17 +107,19 @@ pub(super) fn import(
                 ours["mode"] = mode.into();
             }
             let ours = object("AuthorizationPolicy", *namespace, &name, ours);
-            objects.push((ours, plaintext));
+            let by_number = action == "Deny" && rules.iter().any(is_by_number);
+            objects.push((ours, [plaintext, by_number.then_some(BY_PORT)]));
         }
     }
     if objects.is_empty() && imported.lost.len() == before {
-        let why = "no Service has all the ports that a rule demands";
+        let why = "no port is one of all that a rule demands";
         imported.lose(&id, "spec.rules", why, POLICY);
     }
     // They are made together: a loss for one Service is a loss of the whole policy.
-    for (ours, plaintext) in objects {
+    for (ours, notes) in objects {
         let made = imported.make(&id, ours);
-        made.notes.extend(plaintext.map(str::to_owned));
+        let notes = notes.into_iter().flatten();
+        made.notes.extend(notes.map(str::to_owned));
         if action == "Allow" && mode.is_none() {
             made.notes
                 .push("it has an effect where the Mesh says `permissiveMode: false`".into());
@@ -127,7 +128,13 @@ pub(super) fn import(
     }
 }
 
-/// The rules of one: each of its sources with each of its operations. Those that no port of the Service can match are left out.
+/// Whether a condition wants ports by their numbers at the pods.
+fn is_by_number(rule: &Value) -> bool {
+    let when = rule["to"]["when"].as_str();
+    when.is_some_and(|when| when.contains(&format!("{PORT} in ")))
+}
+
+/// The rules of one: each of its sources with each of its operations. Those that no port can match are left out.
 fn policy_rules(
     policy: &Source,
     at: &str,
@@ -137,13 +144,19 @@ fn policy_rules(
 ) -> Vec<Value> {
     let id = &policy.id;
     let mut when = Vec::new();
-    let mut can_match = true;
-    for (number, one) in list(&mut rule, "when").into_iter().enumerate() {
+    let mut only = None;
+    for (number, mut one) in list(&mut rule, "when").into_iter().enumerate() {
         let at = format!("{at}.when[{number}]");
-        match condition(id, &at, one, place, imported) {
-            Some(conditions) => when.extend(conditions),
-            None => can_match = false,
+        if one["key"] != PORT {
+            when.extend(condition(id, &at, one, imported));
+            continue;
         }
+        take(&mut one, "key");
+        let mut ports = |name: &str| numbers(id, &at, &texts(&mut one, name), imported);
+        let (values, not) = (ports("values"), ports("notValues"));
+        lose_rest(imported, id, &at, &one, POLICY);
+        only = both(only, values);
+        when.extend(place.unwanted(&not.unwrap_or_default()));
     }
     let each = |rule: &mut Value, name: &str, inner: &str| -> Vec<Value> {
         let mut all = list(rule, name);
@@ -169,8 +182,9 @@ fn policy_rules(
                 imported,
             );
             let at = format!("{at}.to[{other}].operation");
-            let to = to(id, &at, operation.clone(), place, &mut conditions, imported);
-            let Some(mut to) = to.filter(|_| can_match) else {
+            let ports = (place, only.clone());
+            let operation = operation.clone();
+            let Some(mut to) = to(id, &at, operation, ports, &mut conditions, imported) else {
                 continue;
             };
             if !conditions.is_empty() {

@@ -1,35 +1,37 @@
 //! Requests that rules of policies are about.
 
 use super::path_templates::{any_path, is_known};
-use super::ports::{Place, of_service};
+use super::ports::{Place, Wanted, both, numbers};
 use crate::import::POLICY;
 use crate::import::cel::{any, is_exact, negated};
 use crate::import::fields::lose_rest;
 use crate::import::imported::Imported;
 use crate::import::texts;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
-/// Requests. None: no port of the Service can match.
+/// Requests, to ports of the pods that conditions leave (`only`; none: any). None: no port is left.
 pub(super) fn to(
     id: &str,
     at: &str,
     mut operation: Value,
-    place: &Place<'_>,
+    (place, only): (&Place<'_>, Option<BTreeSet<u64>>),
     when: &mut Vec<String>,
     imported: &mut Imported,
 ) -> Option<Map<String, Value>> {
     let mut to = Map::new();
-    let theirs = texts(&mut operation, "ports");
-    let not = texts(&mut operation, "notPorts");
-    let at_ports = format!("{at}.ports");
-    let given = of_service(id, &at_ports, &theirs, place, imported);
-    let not = of_service(id, &at_ports, &not, place, imported);
-    let can_match = theirs.is_empty() || !given.is_empty();
-    if !given.is_empty() {
-        to.insert(
-            "ports".into(),
-            given.into_iter().collect::<Vec<u64>>().into(),
-        );
+    let mut ports = |name: &str| {
+        let theirs = texts(&mut operation, name);
+        numbers(id, &format!("{at}.{name}"), &theirs, imported)
+    };
+    let (theirs, not_ports) = (ports("ports"), ports("notPorts"));
+    let mut can_match = true;
+    if let Some(pods) = both(only, theirs) {
+        can_match = !pods.is_empty();
+        match place.wanted(&pods) {
+            Wanted::Ports(own) => drop(to.insert("ports".into(), Vec::from_iter(own).into())),
+            Wanted::Condition(condition) => when.push(condition),
+        }
     }
     let methods = texts(&mut operation, "methods");
     match is_exact(&methods) {
@@ -61,10 +63,7 @@ pub(super) fn to(
     when.extend(negated(any_path(&not_paths)));
     let not_hosts = texts(&mut operation, "notHosts");
     when.extend(negated(any("request.host", &not_hosts)));
-    when.extend(
-        not.into_iter()
-            .map(|number| format!("destination.port != {number}")),
-    );
+    when.extend(place.unwanted(&not_ports.unwrap_or_default()));
     lose_rest(imported, id, at, &operation, POLICY);
     can_match.then_some(to)
 }

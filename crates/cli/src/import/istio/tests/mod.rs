@@ -1,5 +1,6 @@
 mod no_wider;
 mod policies;
+mod port_numbers;
 mod traffic;
 
 use super::*;
