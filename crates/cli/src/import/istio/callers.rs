@@ -1,5 +1,6 @@
 //! Callers that rules of policies are about, and their addresses.
 
+use super::ports::Place;
 use crate::import::POLICY;
 use crate::import::cel::{account, any, any_network, either, is_exact, negated};
 use crate::import::fields::{lose_rest, take};
@@ -18,6 +19,7 @@ pub(super) fn from(
     (id, namespace): (&str, Option<&str>),
     at: &str,
     mut source: Value,
+    place: &Place<'_>,
     when: &mut Vec<String>,
     imported: &mut Imported,
 ) -> Map<String, Value> {
@@ -29,7 +31,9 @@ pub(super) fn from(
     } else {
         when.extend(any("source.identity", &principals));
     }
-    if from.is_empty() && !networks.is_empty() {
+    // A denial lets nobody in.
+    let by_address = place.denies || place.plaintext;
+    if from.is_empty() && !networks.is_empty() && by_address {
         from.insert("networks".into(), networks.into());
     } else {
         when.extend(any_network(&networks));

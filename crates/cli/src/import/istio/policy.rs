@@ -15,7 +15,9 @@ use crate::import::{EVERYWHERE, POLICY, texts};
 use serde_json::{Map, Value, json};
 
 const OPEN: &str = "a rule allows callers without a certificate, as before: without its `networks` callers need one";
-const UNKNOWN: &str = "callers without a certificate are not allowed, as no PeerAuthentication says whether they were: give those of the mesh, too, or write `from: {networks: [0.0.0.0/0, \"::/0\"]}`";
+const UNKNOWN: &str = "callers without a certificate are not allowed, as no PeerAuthentication says whether they were: give those of the mesh, too, or write their networks (everybody's are 0.0.0.0/0 and ::/0) in `from.networks`";
+const BY_ADDRESS: &str =
+    "addresses are a condition, as `from.networks` needs no certificate: it allows HTTP alone";
 const BY_PORT: &str = "a Service has the number of a port of the pods for another one: so this is a condition, which also denies ports that nobody declares, and connections that are not HTTP";
 
 pub(super) fn import(
@@ -62,15 +64,17 @@ pub(super) fn import(
     });
     let names_callers = |rule: &Value| rule["from"].as_array().is_some_and(|all| !all.is_empty());
     let allows_anybody = action == "Allow" && !given.iter().all(names_callers);
+    let by_address = action == "Allow" && given.iter().any(names_networks);
     let mut objects = Vec::new();
     for (namespace, meant) in &meant {
         let name = name_in(&source, *namespace);
         let accepted = strictness.accepts_plaintext(*namespace);
         let plaintext = match accepted {
             Some(true) if allows_anybody => Some(OPEN),
-            None if allows_anybody => Some(UNKNOWN),
+            None if allows_anybody || by_address => Some(UNKNOWN),
             _ => None,
         };
+        let networks = (by_address && accepted != Some(true)).then_some(BY_ADDRESS);
         let groups: Vec<&[&Service]> = match by_port {
             true => meant.chunks(1).collect(),
             false => vec![meant.as_slice()],
@@ -80,7 +84,7 @@ pub(super) fn import(
                 service: group.first().copied(),
                 services,
                 denies: action == "Deny",
-                anybody: action == "Allow" && accepted == Some(true),
+                plaintext: accepted == Some(true),
             };
             let mut rules = Vec::new();
             for (number, rule) in given.iter().enumerate() {
@@ -108,7 +112,7 @@ pub(super) fn import(
             }
             let ours = object("AuthorizationPolicy", *namespace, &name, ours);
             let by_number = action == "Deny" && rules.iter().any(is_by_number);
-            objects.push((ours, [plaintext, by_number.then_some(BY_PORT)]));
+            objects.push((ours, [plaintext, networks, by_number.then_some(BY_PORT)]));
         }
     }
     if objects.is_empty() && imported.lost.len() == before {
@@ -126,6 +130,12 @@ pub(super) fn import(
         }
         made.notes.extend(mesh_wide(&source));
     }
+}
+
+/// Whether a rule names callers by their addresses.
+fn names_networks(rule: &Value) -> bool {
+    let mut sources = rule["from"].as_array().into_iter().flatten();
+    sources.any(|from| !from["source"]["ipBlocks"].is_null())
 }
 
 /// Whether a condition wants ports by their numbers at the pods.
@@ -178,6 +188,7 @@ fn policy_rules(
                 (id, policy.namespace()),
                 &format!("{at}.from[{number}].source"),
                 source.clone(),
+                place,
                 &mut conditions,
                 imported,
             );
@@ -191,7 +202,8 @@ fn policy_rules(
                 to.insert("when".into(), conditions.join(" && ").into());
             }
             // Without `from` a rule that allows is about identities alone.
-            if place.anybody && source.as_object().is_some_and(Map::is_empty) {
+            let allows_plaintext = place.plaintext && !place.denies;
+            if allows_plaintext && source.as_object().is_some_and(Map::is_empty) {
                 from.insert("networks".into(), json!(EVERYWHERE));
             }
             let mut rule = Map::new();

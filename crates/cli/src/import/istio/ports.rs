@@ -17,8 +17,8 @@ pub(super) struct Place<'s> {
     /// All Services among the objects.
     pub(super) services: &'s [Service],
     pub(super) denies: bool,
-    /// Whether a rule that names no callers allows those without a certificate, too.
-    pub(super) anybody: bool,
+    /// Whether a rule may allow callers by their addresses alone, who then need no certificate.
+    pub(super) plaintext: bool,
 }
 
 /// How a rule says which ports it is about.

@@ -238,6 +238,37 @@ fn a_rule_without_callers_allows_plaintext_where_it_was_accepted() {
 }
 
 #[test]
+fn an_address_needs_no_certificate_only_where_plaintext_was_accepted() {
+    let networks = json!([{ "from": { "networks": ["10.0.0.0/8"] } }]);
+    let when = "cidr(\"10.0.0.0/8\").containsIP(source.address)";
+    let condition = json!([{ "to": { "when": when } }]);
+    let (strict, permissive) = ("mtls: {mode: STRICT}", "mtls: {mode: PERMISSIVE}");
+    let one = "selector: {matchLabels: {app: a}}, mtls: {mode: STRICT}";
+    for (action, theirs, rules, notes) in [
+        ("ALLOW", vec![("shop", permissive)], &networks, 0),
+        ("ALLOW", vec![("istio-system", strict)], &condition, 1),
+        ("ALLOW", vec![("shop", one)], &condition, 1),
+        // The one of the mesh may not have been given.
+        ("ALLOW", vec![], &condition, 2),
+        ("DENY", vec![("istio-system", strict)], &networks, 0),
+        ("DENY", vec![], &networks, 0),
+    ] {
+        let rule = "{from: [{source: {ipBlocks: [10.0.0.0/8]}}]}";
+        let spec = format!("{{action: {action}, rules: [{rule}]}}");
+        let policy = security("AuthorizationPolicy", "shop", &spec);
+        let imported = imported(&(peers(&theirs) + &policy));
+        let mut objects = imported.objects.iter();
+        let is_policy = |made: &&Made| made.object["kind"] == "AuthorizationPolicy";
+        let made = objects.find(is_policy).unwrap();
+        assert_eq!(&made.object["spec"]["rules"], rules, "{action} {theirs:?}");
+        let about =
+            |note: &&String| note.contains("a certificate") || note.contains("no certificate");
+        let said = made.notes.iter().filter(about).count();
+        assert_eq!(said, notes, "{action} {theirs:?}");
+    }
+}
+
+#[test]
 fn a_permissive_namespace_of_a_strict_mesh_is_lost() {
     let (strict, permissive) = ("mtls: {mode: STRICT}", "mtls: {mode: PERMISSIVE}");
     // The order of the objects does not matter.

@@ -69,7 +69,7 @@ fn lists_stay_lists_and_what_they_cannot_say_is_a_condition() {
         (
             "{from: [{source: {ipBlocks: [10.0.0.0/8, 192.0.2.1]}}, {source: {namespaces: [a, b], notIpBlocks: ['::1']}}]}",
             json!([
-                { "from": { "networks": ["10.0.0.0/8", "192.0.2.1/32"] } },
+                { "to": { "when": "(cidr(\"10.0.0.0/8\").containsIP(source.address) || cidr(\"192.0.2.1/32\").containsIP(source.address))" } },
                 { "to": { "when": "source.namespace in [\"a\", \"b\"] && !(cidr(\"::1/128\").containsIP(source.address))" } },
             ]),
         ),
