@@ -43,11 +43,19 @@ impl Service {
 
     /// Whether all its pods have these labels.
     pub(super) fn is_of(&self, namespace: Option<&str>, labels: &BTreeMap<String, String>) -> bool {
-        self.namespace.as_deref() == namespace
-            && !self.selector.is_empty()
-            && labels
-                .iter()
-                .all(|(name, value)| self.selector.get(name) == Some(value))
+        self.namespace.as_deref() == namespace && self.selects(labels)
+    }
+
+    /// Whether it chooses its pods by these labels, among others.
+    pub(super) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let mut labels = labels.iter();
+        !self.selector.is_empty()
+            && labels.all(|(name, value)| self.selector.get(name) == Some(value))
+    }
+
+    /// Returns the value of a label by which it chooses its pods.
+    pub(super) fn selected(&self, label: &str) -> Option<&str> {
+        self.selector.get(label).map(String::as_str)
     }
 
     /// Whether a pod may be of both. One without a selector has the pods that somebody lists.

@@ -1,5 +1,6 @@
 //! How a service is called: a TrafficPolicy for it, and for each subset a Service with a policy of its own.
 
+use super::exported::Exported;
 use crate::import::fields::{carry, duration, list, lose_rest, nest, take, text, time};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Named, Service, labels, subset_name};
@@ -23,8 +24,12 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
         let instead = "make it there; then it holds for all callers";
         return imported.lose(&id, "spec.host", why, instead);
     }
-    // Namespaces that may use it: a policy here holds for every caller.
-    take(&mut spec, "exportTo");
+    if !Exported::read(&mut spec, &source).is_for_all() {
+        // It is made all the same, as it says how a Service is called, and not by whom.
+        let why = "only some callers had it, and a TrafficPolicy is for all callers of the Service";
+        let instead = "leave out what is not for all of them";
+        imported.lose(&id, "spec.exportTo", why, instead);
+    }
     let common = take(&mut spec, "trafficPolicy").unwrap_or_else(|| json!({}));
     let subsets = list(&mut spec, "subsets");
     let whole = About {

@@ -7,6 +7,7 @@ mod callers;
 mod conditions;
 mod connections;
 mod destination_rule;
+mod exported;
 mod gateway;
 mod labels;
 mod matches;
@@ -14,6 +15,7 @@ mod path_templates;
 mod peer_authentication;
 mod policy;
 mod ports;
+mod proxies;
 mod request_authentication;
 mod requests;
 mod service_entry;
@@ -26,6 +28,7 @@ use super::labels::import as import_labels;
 use super::services::Service;
 use super::source::Source;
 use peer_authentication::Strictness;
+use proxies::Proxies;
 use serde_json::Value;
 
 /// Istio's root namespace: its policies hold for the whole mesh.
@@ -36,6 +39,7 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
     let mut imported = Imported::default();
     let services: Vec<Service> = objects.iter().filter_map(Service::read).collect();
     let strictness = Strictness::read(&objects);
+    let proxies = Proxies::read(&objects, &services);
     for source in objects.into_iter().map(Source::new) {
         let is_istio = source.group() == "istio.io" || source.group().ends_with(".istio.io");
         match (source.kind.as_str(), is_istio) {
@@ -48,7 +52,9 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
             ("PeerAuthentication", true) => {
                 peer_authentication::import(source, &strictness, &mut imported);
             }
-            ("VirtualService", true) => virtual_service::import(source, &services, &mut imported),
+            ("VirtualService", true) => {
+                virtual_service::import(source, &services, &proxies, &mut imported);
+            }
             ("DestinationRule", true) => destination_rule::import(source, &services, &mut imported),
             ("Gateway", true) => gateway::import(source, &mut imported),
             ("ServiceEntry", true) => service_entry::import(source, &mut imported),

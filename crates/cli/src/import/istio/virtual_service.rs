@@ -1,7 +1,9 @@
 //! Where requests go: an HTTPRoute for the callers in the mesh, and one for each kind of gateway that a VirtualService is
 //! attached to. Beside them the routes of its connections (`connections`).
 
+use super::exported::Exported;
 use super::matches::{Match, SEE};
+use super::proxies::Proxies;
 use super::{connections, steps};
 use crate::import::fields::{list, lose_rest, nest, take, text, time};
 use crate::import::imported::{Imported, object};
@@ -30,11 +32,15 @@ struct Rules {
     filters: Vec<(String, Value)>,
 }
 
-pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Imported) {
+pub(super) fn import(
+    mut source: Source,
+    services: &[Service],
+    proxies: &Proxies<'_>,
+    imported: &mut Imported,
+) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
-    // Namespaces that may use it: a route here holds for every caller.
-    take(&mut spec, "exportTo");
+    let exported = Exported::read(&mut spec, &source);
     let hosts = texts(&mut spec, "hosts");
     let mut gateways = texts(&mut spec, "gateways");
     if gateways.is_empty() {
@@ -56,9 +62,10 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     };
     let (inside, outside): (Vec<&String>, Vec<&String>) = gateways.iter().partition(|g| *g == MESH);
     let both = !inside.is_empty() && !outside.is_empty();
+    let outside = exported.gateways(outside, proxies, imported);
     let parents = match inside.is_empty() {
         true => Vec::new(),
-        false => read.services_of(&hosts, imported),
+        false => exported.services(read.services_of(&hosts, imported), imported),
     };
     let mut make = |name: &str, parents: &[Value], hosts: &[&String], gateways: &[&str]| {
         read.route(name, parents, hosts, &rules, gateways, imported);

@@ -1,3 +1,4 @@
+mod exports;
 mod no_wider;
 mod policies;
 mod port_numbers;
