@@ -53,6 +53,17 @@ impl Service {
             && labels.all(|(name, value)| self.selector.get(name) == Some(value))
     }
 
+    /// Whether some of its pods may have these labels.
+    pub(super) fn may_select(&self, labels: &BTreeMap<String, String>) -> bool {
+        !self.selector.is_empty() && self.is_compatible(labels)
+    }
+
+    /// Whether none of these labels has another value among those of its pods.
+    fn is_compatible(&self, labels: &BTreeMap<String, String>) -> bool {
+        let mut labels = labels.iter();
+        labels.all(|(name, value)| self.selector.get(name).is_none_or(|own| own == value))
+    }
+
     /// Returns the value of a label by which it chooses its pods.
     pub(super) fn selected(&self, label: &str) -> Option<&str> {
         self.selector.get(label).map(String::as_str)
@@ -60,9 +71,7 @@ impl Service {
 
     /// Whether a pod may be of both. One without a selector has the pods that somebody lists.
     pub(super) fn may_share_pods(&self, other: &Self) -> bool {
-        let mut labels = other.selector.iter();
-        self.namespace == other.namespace
-            && labels.all(|(name, value)| self.selector.get(name).is_none_or(|own| own == value))
+        self.namespace == other.namespace && self.is_compatible(&other.selector)
     }
 
     /// Returns a Service of those of its pods that have more labels.

@@ -44,10 +44,10 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
         let is_istio = source.group() == "istio.io" || source.group().ends_with(".istio.io");
         match (source.kind.as_str(), is_istio) {
             ("AuthorizationPolicy", true) => {
-                policy::import(source, &services, &strictness, &mut imported);
+                policy::import(source, (&services, &proxies), &strictness, &mut imported);
             }
             ("RequestAuthentication", true) => {
-                request_authentication::import(source, &services, &mut imported);
+                request_authentication::import(source, (&services, &proxies), &mut imported);
             }
             ("PeerAuthentication", true) => {
                 peer_authentication::import(source, &strictness, &mut imported);

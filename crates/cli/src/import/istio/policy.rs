@@ -5,6 +5,7 @@ use super::callers::from;
 use super::conditions::condition;
 use super::peer_authentication::Strictness;
 use super::ports::{PORT, Place, both, numbers};
+use super::proxies::Proxies;
 use super::requests::to;
 use super::targets::{mesh_wide, name_in, targets};
 use crate::import::fields::{list, lose_rest, nest, take, text};
@@ -22,14 +23,14 @@ const BY_PORT: &str = "a Service has the number of a port of the pods for anothe
 
 pub(super) fn import(
     mut source: Source,
-    services: &[Service],
+    (services, proxies): (&[Service], &Proxies<'_>),
     strictness: &Strictness,
     imported: &mut Imported,
 ) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
+    let targets = targets(&mut spec, &source, (services, proxies), imported);
     let before = imported.lost.len();
-    let meant = targets(&mut spec, &source, services, imported);
     let action = text(&mut spec, "action").unwrap_or_else(|| "ALLOW".into());
     let given = list(&mut spec, "rules");
     lose_rest(imported, &id, "spec", &spec, POLICY);
@@ -66,7 +67,7 @@ pub(super) fn import(
     let allows_anybody = action == "Allow" && !given.iter().all(names_callers);
     let by_address = action == "Allow" && given.iter().any(names_networks);
     let mut objects = Vec::new();
-    for (namespace, meant) in &meant {
+    for (namespace, meant) in &targets.services {
         let name = name_in(&source, *namespace);
         let accepted = strictness.accepts_plaintext(*namespace);
         let plaintext = match accepted {
@@ -75,7 +76,7 @@ pub(super) fn import(
             _ => None,
         };
         let networks = (by_address && accepted != Some(true)).then_some(BY_ADDRESS);
-        let groups: Vec<&[&Service]> = match by_port {
+        let groups: Vec<&[&Service]> = match by_port && !meant.is_empty() {
             true => meant.chunks(1).collect(),
             false => vec![meant.as_slice()],
         };
@@ -91,7 +92,7 @@ pub(super) fn import(
                 let at = format!("spec.rules[{number}]");
                 rules.extend(policy_rules(&source, &at, rule.clone(), &place, imported));
             }
-            if imported.lost.len() > before {
+            if imported.lost.len() > before || !targets.are_known {
                 return;
             }
             // None of the rules can match.

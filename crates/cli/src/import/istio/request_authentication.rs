@@ -1,6 +1,7 @@
 //! Tokens that requests may bring: an Authentication about the Services of the selector. One of which a part has no
 //! counterpart is not made: it would take other tokens.
 
+use super::proxies::Proxies;
 use super::targets::{mesh_wide, name_in, targets};
 use crate::import::fields::{carry, list, lose_rest, take, text};
 use crate::import::imported::{Imported, object};
@@ -10,11 +11,15 @@ use serde_json::{Map, Value, json};
 
 const SEE: &str = "write an Authentication with `jwt`: docs/features/jwt.md";
 
-pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Imported) {
+pub(super) fn import(
+    mut source: Source,
+    (services, proxies): (&[Service], &Proxies<'_>),
+    imported: &mut Imported,
+) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
+    let targets = targets(&mut spec, &source, (services, proxies), imported);
     let before = imported.lost.len();
-    let meant = targets(&mut spec, &source, services, imported);
     let mut providers = Vec::new();
     for (number, rule) in list(&mut spec, "jwtRules").into_iter().enumerate() {
         let at = format!("spec.jwtRules[{number}]");
@@ -24,11 +29,11 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     if providers.is_empty() {
         imported.lose(&id, "spec.jwtRules", "it reads no token", "leave it out");
     }
-    if imported.lost.len() > before {
+    if imported.lost.len() > before || !targets.are_known {
         return;
     }
     let has_uri = providers.iter().any(|p| p.get("jwksUri").is_some());
-    for (namespace, meant) in meant {
+    for (namespace, meant) in targets.services {
         let refs: Vec<Value> = meant
             .iter()
             .map(|s| json!({ "kind": "Service", "name": s.name }))

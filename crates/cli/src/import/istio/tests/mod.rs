@@ -1,5 +1,6 @@
 mod exports;
 mod no_wider;
+mod passed_over;
 mod policies;
 mod port_numbers;
 mod traffic;
