@@ -131,18 +131,30 @@ pub fn create(
     Ok(format!("{}.{}", hex(&id), hex(&secret)))
 }
 
+/// The meaning of a token that was spent.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// The identity that it gives.
+    pub identity: SpiffeId,
+    /// The host that asked for it; empty: the operator.
+    pub by: String,
+}
+
 /// Spends a token: of several callers exactly one succeeds, and it is spent for good.
 ///
 /// # Errors
 /// It is not right, spent or expired, or the store fails (then it is not spent).
-pub fn spend(store: &dyn Store, token: &str, now: SystemTime) -> Result<SpiffeId, TokenError> {
+pub fn spend(store: &dyn Store, token: &str, now: SystemTime) -> Result<Spent, TokenError> {
     let entry = look_up(store, token)?;
     if unix(now) >= entry.not_after {
         return Err(TokenError::Expired);
     }
     let (id, _) = token.split_once('.').ok_or(TokenError::Refused)?;
     match store.take(Space::Tokens, id)? {
-        Some(_) => Ok(entry.identity),
+        Some(_) => Ok(Spent {
+            identity: entry.identity,
+            by: entry.by,
+        }),
         None => Err(TokenError::Refused),
     }
 }
@@ -206,8 +218,12 @@ mod tests {
     fn a_token_gives_its_identity_once() {
         let store = Memory::new();
         let now = SystemTime::now();
-        let token = create(&store, &identity(), "", DEFAULT_TTL, now).unwrap();
-        assert_eq!(spend(&store, &token, now).unwrap(), identity());
+        let token = create(&store, &identity(), "n1", DEFAULT_TTL, now).unwrap();
+        let spent = Spent {
+            identity: identity(),
+            by: "n1".to_owned(),
+        };
+        assert_eq!(spend(&store, &token, now).unwrap(), spent);
         let again = spend(&store, &token, now);
         assert!(matches!(again, Err(TokenError::Refused)));
     }

@@ -264,9 +264,68 @@ async fn a_removed_host_is_out_at_once() {
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
 
-    // A new token lets it in again.
-    mesh.join("node/n1").await;
+    // A new token lets it in again, or another machine of that name. The old certificate does not come back.
+    let new = mesh.join("node/n1").await;
+    let old = apply(&mut n1, &[workload_of("n1", "w", 80)]).await;
+    assert_eq!(old.unwrap_err().code(), Code::PermissionDenied);
+    let old = mesh.sign("node/n1", "", Some(&node)).await.unwrap_err();
+    assert_eq!(old.code(), Code::PermissionDenied);
+    let mut n1 = ObjectsClient::new(mesh.dial(Some(&new)).await);
     apply(&mut n1, &[workload_of("n1", "w", 80)]).await.unwrap();
+}
+
+/// Its sidecars have certificates of identities that are not its own: other hosts run them, too.
+#[tokio::test]
+async fn a_sidecar_of_a_removed_host_is_out_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mesh = start(directory.path()).await;
+    let mut of_hosts = Vec::new();
+    for node in ["n1", "n2"] {
+        let host = mesh.join(&format!("node/{node}")).await;
+        let mut objects = ObjectsClient::new(mesh.dial(Some(&host)).await);
+        let mut replica = workload_of(node, &format!("w-{node}"), 80);
+        replica["spec"]["identity"] = "w".into();
+        apply(&mut objects, &[replica]).await.unwrap();
+        let asked = v1::JoinTokenRequest {
+            identity: "svc/w".into(),
+            ttl_seconds: 60,
+        };
+        let token = objects.create_join_token(asked).await.unwrap();
+        let token = token.into_inner().token;
+        of_hosts.push(mesh.sign("svc/w", &token, None).await.unwrap());
+    }
+    let of_operator = mesh.join("svc/w").await;
+    // Where it came from is kept when it is renewed, and when the controller starts again.
+    let mut renewed = mesh.sign("svc/w", "", Some(&of_hosts[0])).await.unwrap();
+    mesh.running.shutdown().await;
+    drop(mesh.objects);
+    let mut mesh = start(directory.path()).await;
+    renewed = mesh.sign("svc/w", "", Some(&renewed)).await.unwrap();
+    let mut stream = mesh.stream(&renewed).await;
+    stream.subscribe(&["service/w"]).await;
+    stream.accept().await;
+
+    let remove = v1::DeleteRequest {
+        kind: "Node".into(),
+        name: "n1".into(),
+    };
+    mesh.objects.delete(remove).await.unwrap();
+    let ended = loop {
+        if let Err(status) = stream.next().await {
+            break status;
+        }
+    };
+    assert_eq!(ended.code(), Code::PermissionDenied, "{ended}");
+    // Another machine of that name does not bring them back.
+    mesh.join("node/n1").await;
+    for gone in [&of_hosts[0], &renewed] {
+        let refused = mesh.sign("svc/w", "", Some(gone)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+        assert!(refused.message().contains("removed"), "{refused}");
+    }
+    for stays in [&of_hosts[1], &of_operator] {
+        mesh.sign("svc/w", "", Some(stays)).await.unwrap();
+    }
 }
 
 #[tokio::test]

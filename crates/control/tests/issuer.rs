@@ -73,7 +73,7 @@ impl Issuer for Shared {
             let request = VerifiedCsr::parse(&asked.csr_der).unwrap();
             let authority = &issuer.authority;
             let now = SystemTime::now();
-            let issued = authority.issue(&request, &asked.identity, asked.lifetime, now);
+            let issued = authority.issue(&request, &asked.identity, None, asked.lifetime, now);
             let chain_der = vec![issued.unwrap().certificate.to_vec()];
             Ok(Signed { chain_der })
         })

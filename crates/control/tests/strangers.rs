@@ -326,7 +326,7 @@ impl Slow {
         let request = SigningRequest::new(&id).unwrap();
         let csr = VerifiedCsr::parse(&request.csr_der).unwrap();
         let (hour, now) = (Duration::from_secs(3600), SystemTime::now());
-        let issued = self.authority.issue(&csr, &id, hour, now).unwrap();
+        let issued = self.authority.issue(&csr, &id, None, hour, now).unwrap();
         let chain = vec![issued.certificate.to_vec()];
         let roots = vec![self.authority.root().to_vec()];
         request.complete(chain, roots).unwrap().identity

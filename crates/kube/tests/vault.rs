@@ -87,7 +87,10 @@ impl Server {
         let request = ca::VerifiedCsr::parse(csr.contents()).unwrap();
         let (hour, now) = (Duration::from_secs(3600), SystemTime::now());
         let id = SpiffeId::parse(ID).unwrap();
-        let issued = self.authority.issue(&request, &id, hour, now).unwrap();
+        let issued = self
+            .authority
+            .issue(&request, &id, None, hour, now)
+            .unwrap();
         let leaf = pem::encode(&pem::Pem::new("CERTIFICATE", issued.certificate.to_vec()));
         let root = self.authority.bundle_pem();
         let data = json!({ "certificate": leaf, "issuing_ca": root, "ca_chain": [root] });

@@ -344,7 +344,7 @@ mod tests {
         let request = SigningRequest::new(&id("node/edge")).unwrap();
         let csr = VerifiedCsr::parse(&request.csr_der).unwrap();
         let day = Duration::from_hours(24);
-        let issued = root.issue(&csr, &id("node/edge"), day, SystemTime::now());
+        let issued = root.issue(&csr, &id("node/edge"), None, day, SystemTime::now());
         let chain = vec![issued.unwrap().certificate.to_vec()];
         request.complete(chain, vec![root.root().to_vec()]).unwrap()
     }

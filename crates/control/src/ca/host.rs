@@ -160,7 +160,7 @@ impl HostAuthority {
         let not_after = OffsetDateTime::from((now + lifetime).min(self.not_after));
         let not_after = not_after.replace_nanosecond(0).map_err(crypto)?;
         let mut params = workload_params(identity)?;
-        params.serial_number = Some(serial()?);
+        params.serial_number = Some(serial(None)?);
         params.not_before = OffsetDateTime::from((now - BACKDATE).max(self.not_before));
         params.not_after = not_after;
         let certificate = params

@@ -492,7 +492,7 @@ mod tests {
         fn verdict(&self, by: &Authority, id: &str, lifetime: u64) -> Result<i64, String> {
             let id = SpiffeId::parse(id).unwrap();
             let (lifetime, now) = (Duration::from_secs(lifetime), SystemTime::now());
-            let issued = by.issue(&self.request, &id, lifetime, now).unwrap();
+            let issued = by.issue(&self.request, &id, None, lifetime, now).unwrap();
             let signed = Signed {
                 chain_der: vec![issued.certificate.to_vec()],
             };

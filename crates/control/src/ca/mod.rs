@@ -7,14 +7,15 @@
 
 pub mod host;
 pub mod issuer;
+pub mod membership;
 pub mod roots;
 
 use crate::store::{Space, Store, StoreError, Write};
-use aws_lc_rs::{digest, rand, signature};
+use aws_lc_rs::{digest, signature};
+use membership::{Membership, serial};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
-    SubjectPublicKeyInfo,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SubjectPublicKeyInfo,
 };
 use roots::{Roots, Step};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -313,7 +314,8 @@ impl Authority {
         &self.signing().fingerprint
     }
 
-    /// Makes a certificate for an identity that the sender of the request was proved to have.
+    /// Makes a certificate for an identity that the sender of the request was proved to have, and that came
+    /// by this membership of a host, or by none.
     ///
     /// # Errors
     /// The certificate cannot be made.
@@ -321,10 +323,12 @@ impl Authority {
         &self,
         request: &VerifiedCsr,
         identity: &SpiffeId,
+        membership: Option<Membership>,
         lifetime: Duration,
         now: SystemTime,
     ) -> Result<IssuedCertificate, AuthorityError> {
-        self.certify(&request.key, identity, lifetime, now)
+        let params = workload_params(identity)?;
+        self.sign_params(&request.key, params, membership, lifetime, now)
     }
 
     /// Makes a key and a certificate for the controller itself.
@@ -338,7 +342,7 @@ impl Authority {
         now: SystemTime,
     ) -> Result<(IssuedCertificate, PrivatePkcs8KeyDer<'static>), AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(crypto)?;
-        let issued = self.certify(&key, identity, lifetime, now)?;
+        let issued = self.sign_params(&key, workload_params(identity)?, None, lifetime, now)?;
         Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
     }
 
@@ -360,7 +364,7 @@ impl Authority {
         });
         let names = names.collect::<Result<Vec<_>, AuthorityError>>()?;
         let uses = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let issued = self.sign(&key, names, uses, lifetime, now)?;
+        let issued = self.sign_params(&key, leaf_params(names, uses), None, lifetime, now)?;
         Ok((issued, PrivatePkcs8KeyDer::from(key.serialize_der())))
     }
 
@@ -376,44 +380,22 @@ impl Authority {
         now: SystemTime,
     ) -> Result<IssuedCertificate, AuthorityError> {
         let params = host::authority_params(constraint)?;
-        let now = OffsetDateTime::from(now);
-        self.sign_params(&request.key, params, lifetime, now)
-    }
-
-    fn certify(
-        &self,
-        key: &impl rcgen::PublicKeyData,
-        identity: &SpiffeId,
-        lifetime: Duration,
-        now: SystemTime,
-    ) -> Result<IssuedCertificate, AuthorityError> {
-        let params = workload_params(identity)?;
-        self.sign_params(key, params, lifetime, OffsetDateTime::from(now))
-    }
-
-    fn sign(
-        &self,
-        key: &impl rcgen::PublicKeyData,
-        names: Vec<SanType>,
-        uses: Vec<ExtendedKeyUsagePurpose>,
-        lifetime: Duration,
-        now: SystemTime,
-    ) -> Result<IssuedCertificate, AuthorityError> {
-        let params = leaf_params(names, uses);
-        self.sign_params(key, params, lifetime, OffsetDateTime::from(now))
+        self.sign_params(&request.key, params, None, lifetime, now)
     }
 
     fn sign_params(
         &self,
         key: &impl rcgen::PublicKeyData,
         mut params: CertificateParams,
+        membership: Option<Membership>,
         lifetime: Duration,
-        now: OffsetDateTime,
+        now: SystemTime,
     ) -> Result<IssuedCertificate, AuthorityError> {
+        let now = OffsetDateTime::from(now);
         // X.509 has whole seconds; a certificate must not outlive its root.
         let not_after = (now + lifetime).min(self.signing().not_after);
         let not_after = not_after.replace_nanosecond(0).map_err(crypto)?;
-        params.serial_number = Some(serial()?);
+        params.serial_number = Some(serial(membership)?);
         params.not_before = now - BACKDATE;
         params.not_after = not_after;
         let certificate = params.signed_by(key, &self.issuer).map_err(crypto)?;
@@ -495,19 +477,11 @@ fn make_root(now: SystemTime) -> Result<(Vec<u8>, Vec<u8>), AuthorityError> {
         .push(DnType::CommonName, "Tulle mesh root");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.serial_number = Some(serial()?);
+    params.serial_number = Some(serial(None)?);
     params.not_before = now - BACKDATE;
     params.not_after = now + ROOT_LIFETIME;
     let root = params.self_signed(&key).map_err(crypto)?;
     Ok((key.serialize_der(), root.der().to_vec()))
-}
-
-/// 127 random bits: positive, as RFC 5280 4.1.2.2 asks.
-fn serial() -> Result<SerialNumber, AuthorityError> {
-    let mut bytes = [0; 16];
-    rand::fill(&mut bytes).map_err(|_| crypto("no random numbers"))?;
-    bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    Ok(SerialNumber::from_slice(&bytes))
 }
 
 fn crypto(error: impl fmt::Display) -> AuthorityError {
@@ -552,7 +526,7 @@ mod tests {
         forged.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let request = VerifiedCsr::parse(&csr(forged, &key)).unwrap();
         let now = SystemTime::now();
-        let issued = authority.issue(&request, &identity(), Duration::from_secs(20), now);
+        let issued = authority.issue(&request, &identity(), None, Duration::from_secs(20), now);
         let issued = issued.unwrap();
         let (_, cert) = x509_parser::parse_x509_certificate(&issued.certificate).unwrap();
         let names = cert.subject_alternative_name().unwrap().unwrap();
@@ -602,17 +576,21 @@ mod tests {
     }
 
     #[test]
-    fn serial_numbers_differ() {
+    fn a_certificate_names_the_membership_by_which_it_came() {
         let authority = Authority::open(&Memory::new()).unwrap();
         let request = VerifiedCsr::parse(&csr(CertificateParams::default(), &p256())).unwrap();
-        let serial = || {
-            let day = Duration::from_secs(86400);
-            let issued = authority.issue(&request, &identity(), day, SystemTime::now());
+        let serial = |membership| {
+            let (day, now) = (Duration::from_secs(86400), SystemTime::now());
+            let issued = authority.issue(&request, &identity(), membership, day, now);
             let der = issued.unwrap().certificate;
             let (_, cert) = x509_parser::parse_x509_certificate(&der).unwrap();
             cert.raw_serial().to_vec()
         };
-        assert_ne!(serial(), serial());
+        let of_host = Some(Membership::new().unwrap());
+        for membership in [None, of_host] {
+            assert_ne!(serial(membership), serial(membership));
+            assert_eq!(Membership::of_serial(&serial(membership)), membership);
+        }
     }
 
     #[test]
@@ -620,7 +598,7 @@ mod tests {
         let authority = Authority::open(&Memory::new()).unwrap();
         let request = VerifiedCsr::parse(&csr(CertificateParams::default(), &p256())).unwrap();
         let century = Duration::from_secs(100 * 365 * 86400);
-        let issued = authority.issue(&request, &identity(), century, SystemTime::now());
+        let issued = authority.issue(&request, &identity(), None, century, SystemTime::now());
         let (_, root) = x509_parser::parse_x509_certificate(authority.root()).unwrap();
         let end: OffsetDateTime = issued.unwrap().not_after.into();
         assert_eq!(end, root.validity().not_after.to_datetime());

@@ -237,6 +237,7 @@ fn identified(
     let known = Known {
         authorities: state.authorities(),
         revoked: state.revoked(),
+        nodes: state.watch_nodes(),
     };
     let member = Member::from_certificate(chain, from, root, domain.as_str(), known);
     let member = member.map_err(wrong)?;

@@ -165,10 +165,11 @@ impl CertificateService {
         let now = SystemTime::now();
         let state = self.state.clone();
         let renewal = asked.join_token.is_empty();
-        let id = match (account, peer) {
-            (Some(account), _) => account,
+        let (id, membership) = match (account, peer) {
+            (Some(account), _) => (account, None),
             (None, Peer::Mesh(member)) if renewal => {
                 member.check_validity()?;
+                let membership = member.membership()?;
                 let id = member.id.clone();
                 let known = run(move || Ok(state.may_renew(&id))).await?;
                 if !known {
@@ -177,7 +178,7 @@ impl CertificateService {
                         member.id
                     )));
                 }
-                member.id
+                (member.id, membership)
             }
             (None, _) if renewal => {
                 return Err(Status::unauthenticated(
@@ -211,7 +212,7 @@ impl CertificateService {
             let authority = state.authority();
             let bundle = authority.trusted().iter();
             let bundle = bundle.map(|t| t.certificate.to_vec()).collect();
-            let issued = state.issue(&authority, &csr, &id, now)?;
+            let issued = state.issue(&authority, &csr, &id, membership, now)?;
             let not_after = issued.not_after.duration_since(UNIX_EPOCH);
             let not_after = not_after.map_err(|e| Refused::Failed(e.to_string()))?;
             let not_after = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);

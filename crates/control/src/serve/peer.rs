@@ -1,7 +1,9 @@
 //! Identifies the peer at the other end of a connection.
 
 use crate::ca::Authority;
+use crate::ca::membership::Membership;
 use crate::memory_limit;
+use crate::state::nodes::JoinedHosts;
 use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub(crate) struct Member {
     pub(crate) not_after: i64,
     trust_domain_ok: bool,
     serial: Serial,
+    /// The host by which it came, if its serial number names one.
+    membership: Option<Membership>,
     /// The issuer's name (DER).
     issuer: Arc<[u8]>,
     /// The host whose authority signed it; none: a root did.
@@ -53,6 +57,7 @@ pub(crate) struct Member {
 pub(crate) struct Known {
     pub(crate) authorities: watch::Receiver<Arc<Authority>>,
     pub(crate) revoked: watch::Receiver<Arc<Revoked>>,
+    pub(crate) nodes: watch::Receiver<JoinedHosts>,
 }
 
 impl Member {
@@ -86,7 +91,12 @@ impl Member {
         if host.is_some() && id.node().is_some() {
             return Err("a host's authority certifies no host".into());
         }
+        // Other issuers, and hosts, number as they like.
+        let authority = known.authorities.borrow().clone();
+        let own = host.is_none() && authority.trusted().iter().any(|t| t.fingerprint == root);
+        let membership = own.then(|| Membership::of_serial(certificate.raw_serial()));
         Ok(Self {
+            membership: membership.flatten(),
             trust_domain_ok: id.trust_domain() == trust_domain,
             id,
             from,
@@ -131,6 +141,11 @@ impl Member {
                 self.id
             )));
         }
+        if let Some(membership) = self.membership
+            && !self.known.nodes.borrow().has(membership)
+        {
+            return Err(self.host_removed());
+        }
         if now >= self.not_after {
             return Err(Status::unauthenticated(format!(
                 "the certificate of {} has expired since this connection was made: connect again \
@@ -141,12 +156,31 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until the certificate has expired, is revoked or its root is removed; why what was allowed
+    fn host_removed(&self) -> Status {
+        Status::permission_denied(format!(
+            "the host by which the certificate of {} came has been removed from the mesh: it may join again \
+             with a new token",
+            self.id
+        ))
+    }
+
+    /// The membership by which the certificate came, if a host asked for it.
+    pub(crate) fn membership(&self) -> Result<Option<Membership>, Status> {
+        let Some(signer) = &self.host else {
+            return Ok(self.membership);
+        };
+        let nodes = self.known.nodes.borrow();
+        let membership = signer.host.node().and_then(|name| nodes.membership(name));
+        membership.map(Some).ok_or_else(|| self.host_removed())
+    }
+
+    /// Waits until the certificate has expired, is revoked, or its root or host is removed; why what was allowed
     /// with it ends then. A stream that is open must not outlive the authority it was opened with.
     pub(crate) async fn expired(&self) -> Status {
         let Known {
             mut authorities,
             mut revoked,
+            mut nodes,
         } = self.known.clone();
         loop {
             if let Err(status) = self.check_validity() {
@@ -162,6 +196,7 @@ impl Member {
                 // It fails only when the state ends, and everything else with it.
                 Ok(()) = authorities.changed() => {}
                 Ok(()) = revoked.changed() => {}
+                Ok(()) = nodes.changed() => {}
             }
         }
     }
@@ -243,6 +278,7 @@ mod tests {
         let known = Known {
             authorities: watch::Sender::new(authority).subscribe(),
             revoked: watch::Sender::new(Arc::default()).subscribe(),
+            nodes: watch::Sender::default().subscribe(),
         };
         let from = std::net::Ipv4Addr::LOCALHOST.into();
         Member::from_certificate(&[certificate.into()], from, root, "tulle.local", known)

@@ -1,6 +1,7 @@
 //! Join tokens and certificates: who gets which identity, and for how long.
 
 use super::{Actor, MeshState, Refused, TRUST_DOMAIN, record_trust_domain};
+use crate::ca::membership::Membership;
 use crate::ca::{Authority, IssuedCertificate, VerifiedCsr};
 use crate::index;
 use crate::store::Space;
@@ -95,13 +96,29 @@ impl MeshState {
         Ok(())
     }
 
-    /// Spends a join token for the identity it stands for.
-    pub(crate) fn spend(&self, token: &str, now: SystemTime) -> Result<SpiffeId, Refused> {
-        let id = tokens::spend(&*self.store, token, now)?;
-        if let Some(node) = id.node() {
-            self.join(node)?;
-        }
-        Ok(id)
+    /// Spends a join token for the identity it stands for, and the membership of the host that joins by it
+    /// or asked for it.
+    pub(crate) fn spend(
+        &self,
+        token: &str,
+        now: SystemTime,
+    ) -> Result<(SpiffeId, Option<Membership>), Refused> {
+        let spent = tokens::spend(&*self.store, token, now)?;
+        let id = spent.identity;
+        let host = match id.node() {
+            Some(node) => {
+                self.join(node)?;
+                node
+            }
+            None if spent.by.is_empty() => return Ok((id, None)),
+            None => &spent.by,
+        };
+        // It may be removed at the same time.
+        let membership = self.membership_of(host);
+        let membership = membership.ok_or_else(|| {
+            Refused::NotAllowed(format!("node {host} has been removed from the mesh"))
+        })?;
+        Ok((id, Some(membership)))
     }
 
     /// Whether an identity may be renewed: that of a workload, gateway or node of this mesh.
@@ -112,12 +129,13 @@ impl MeshState {
         self.index().inputs().has_identity(id)
     }
 
-    /// Issues a certificate to an identity that was proved.
+    /// Issues a certificate to an identity that was proved, and that came by this membership of a host.
     pub(crate) fn issue(
         &self,
         authority: &Authority,
         request: &VerifiedCsr,
         id: &SpiffeId,
+        membership: Option<Membership>,
         now: SystemTime,
     ) -> Result<IssuedCertificate, Refused> {
         let lifetime = match id.node() {
@@ -125,7 +143,7 @@ impl MeshState {
             None => self.certificate_terms.borrow().lifetime_seconds,
         };
         let lifetime = Duration::from_secs(u64::try_from(lifetime).unwrap_or_default());
-        let issued = authority.issue(request, id, lifetime, now);
+        let issued = authority.issue(request, id, membership, lifetime, now);
         issued.map_err(|error| {
             tracing::error!(%error, identity = %id, "no certificate issued");
             Refused::Failed(error.to_string())

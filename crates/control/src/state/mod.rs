@@ -10,7 +10,7 @@ mod host_authority;
 mod identity;
 mod keys;
 mod list;
-mod nodes;
+pub(crate) mod nodes;
 mod past;
 mod place;
 mod presence;
@@ -30,6 +30,7 @@ use crate::metrics::{Metrics, More};
 use crate::objects;
 use crate::reports::Reports;
 use crate::store::{Space, Store, StoreError, Write, WriteOutcome};
+use nodes::JoinedHosts;
 use past::{Known, Past};
 use place::Newest;
 use presence::Presence;
@@ -68,7 +69,7 @@ pub(crate) struct MeshState {
     revoked: watch::Sender<Arc<Revoked>>,
     certificate_terms: watch::Sender<v1::CertificateTerms>,
     /// Hosts that joined.
-    nodes: watch::Sender<BTreeSet<String>>,
+    nodes: watch::Sender<JoinedHosts>,
     /// Authorities that hosts have.
     authorities: Mutex<host_authority::All>,
     presence: Presence,
@@ -115,11 +116,10 @@ impl MeshState {
         edits.push(revoked::edit(&revoked::all(&*store)?));
         edits.extend(keys::kept(&*store)?);
         index.apply(edits);
-        let nodes = store.values(Space::Nodes)?.into_iter();
-        let nodes: BTreeSet<String> = nodes.map(|(name, _)| name).collect();
+        let nodes = JoinedHosts::load(&*store)?;
         let authorities = Mutex::new(host_authority::all(&*store)?);
         let presence = Presence::default();
-        for node in &nodes {
+        for node in nodes.names() {
             presence.know(node);
         }
         let hub = Hub::new(index.entries().map(|(n, e)| (n.clone(), e.clone())));
@@ -171,7 +171,7 @@ impl MeshState {
             revoked: watch::Sender::default(),
             certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
-            nodes: watch::Sender::new(BTreeSet::new()),
+            nodes: watch::Sender::default(),
             authorities: Mutex::default(),
             presence: Presence::default(),
             newest: Newest::default(),
