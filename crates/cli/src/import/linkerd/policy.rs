@@ -265,13 +265,18 @@ impl Policies {
             callers.is_known = true;
             let mut tls = take(&mut client, "meshTLS").unwrap_or_else(|| json!({}));
             if take(&mut tls, "unauthenticatedTLS") != Some(Value::Bool(true)) {
-                let accounts: Vec<Value> = list(&mut tls, "serviceAccounts")
-                    .into_iter()
-                    .map(|mut a| {
-                        a["kind"] = "ServiceAccount".into();
-                        a
-                    })
-                    .collect();
+                let mut accounts = list(&mut tls, "serviceAccounts");
+                for (number, account) in accounts.iter_mut().enumerate() {
+                    match account.as_object_mut() {
+                        Some(fields) => drop(fields.insert("kind".into(), "ServiceAccount".into())),
+                        None => imported.lose(
+                            &id,
+                            &format!("spec.client.meshTLS.serviceAccounts[{number}]"),
+                            &format!("`{account}` is no mapping with the name of a ServiceAccount"),
+                            "write `name`, and `namespace` of one of another namespace",
+                        ),
+                    }
+                }
                 if !accounts.is_empty() {
                     tls["identityRefs"] = accounts.into();
                 }

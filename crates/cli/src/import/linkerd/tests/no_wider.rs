@@ -249,3 +249,21 @@ fn a_server_that_nobody_opens_is_named() {
     let both = imported(&(server() + &other + &open));
     assert_eq!((both.objects.len(), lost(&both)), (1, vec![CLOSED]));
 }
+
+#[test]
+fn a_caller_that_cannot_be_read_is_named() {
+    for account in ["web", "7", "[web]", "true"] {
+        let spec = format!(
+            "{{server: {{name: web}}, client: {{meshTLS: {{serviceAccounts: [{account}]}}}}}}"
+        );
+        let imported = imported(&(server() + &policy("ServerAuthorization", "old", &spec)));
+        assert!(imported.objects.is_empty(), "{account}: {imported:?}");
+        let id = "ServerAuthorization shop/old";
+        let losses = [
+            (id, "spec.client.meshTLS.serviceAccounts[0]"),
+            (id, "spec.client.meshTLS"),
+            CLOSED,
+        ];
+        assert_eq!(lost(&imported), losses, "{account}");
+    }
+}
