@@ -2,6 +2,7 @@
 
 use super::imported::Imported;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Methods that a match of Gateway API takes.
 pub(super) const METHODS: [&str; 9] = [
@@ -10,25 +11,87 @@ pub(super) const METHODS: [&str; 9] = [
 
 /// Takes a field out; the names of a path are parted by `/`. None: it is not there, or is null.
 pub(super) fn take(value: &mut Value, path: &str) -> Option<Value> {
+    let (fields, name) = place(value, path)?;
+    fields.remove(name).filter(|v| !v.is_null())
+}
+
+/// The object that has a field, and the field's name.
+fn place<'v, 'p>(
+    value: &'v mut Value,
+    path: &'p str,
+) -> Option<(&'v mut Map<String, Value>, &'p str)> {
     let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut at = value;
     for parent in parents.split('/').filter(|p| !p.is_empty()) {
         at = at.get_mut(parent)?;
     }
-    at.as_object_mut()?.remove(name).filter(|v| !v.is_null())
+    Some((at.as_object_mut()?, name))
+}
+
+/// Takes a field out if it is as it should be. Another value stays, so that it is named with what is left.
+fn take_if(value: &mut Value, path: &str, is_meant: impl Fn(&Value) -> bool) -> Option<Value> {
+    let (fields, name) = place(value, path)?;
+    let found = fields.get_mut(name)?;
+    if found.is_null() || is_meant(&*found) {
+        return fields.remove(name).filter(|v| !v.is_null());
+    }
+    let is_empty = match &*found {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    };
+    // An empty one has no part that could be named, so its text stands for it.
+    if is_empty {
+        *found = found.to_string().into();
+    }
+    None
 }
 
 /// Takes a text.
 pub(super) fn text(value: &mut Value, path: &str) -> Option<String> {
-    take(value, path)?.as_str().map(str::to_owned)
+    match take_if(value, path, Value::is_string) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    }
 }
 
-/// Takes a list; empty: there is none.
+/// Takes a list, none of whose items is null; empty: there is none.
 pub(super) fn list(value: &mut Value, path: &str) -> Vec<Value> {
-    match take(value, path) {
+    let is_meant = |v: &Value| {
+        let items = v.as_array();
+        items.is_some_and(|items| !items.contains(&Value::Null))
+    };
+    match take_if(value, path, is_meant) {
         Some(Value::Array(items)) => items,
         _ => Vec::new(),
     }
+}
+
+/// Takes a list of texts.
+pub(super) fn texts(value: &mut Value, path: &str) -> Vec<String> {
+    let is_meant = |v: &Value| {
+        let items = v.as_array();
+        items.is_some_and(|items| items.iter().all(Value::is_string))
+    };
+    let all = take_if(value, path, is_meant);
+    let all = all.as_ref().and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}
+
+/// Takes a mapping of texts, such as labels: without one of them it would be about more.
+pub(super) fn text_map(value: &mut Value, path: &str) -> BTreeMap<String, String> {
+    let is_meant = |v: &Value| {
+        let fields = v.as_object();
+        fields.is_some_and(|fields| fields.values().all(Value::is_string))
+    };
+    let map = take_if(value, path, is_meant);
+    let all = map
+        .as_ref()
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    all.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned())))
+        .collect()
 }
 
 /// Takes a field, and puts it into an object under another name.
@@ -65,7 +128,11 @@ pub(super) fn lose_rest(
         }
         Value::Array(items) => {
             for (number, item) in items.iter().enumerate() {
-                lose_rest(imported, object, &format!("{at}[{number}]"), item, instead);
+                let at = format!("{at}[{number}]");
+                match item {
+                    Value::Null => imported.lose(object, &at, "it is empty", instead),
+                    _ => lose_rest(imported, object, &at, item, instead),
+                }
             }
         }
         Value::Null => {}
@@ -166,6 +233,37 @@ mod tests {
         ] {
             assert_eq!(duration(go).as_deref(), ours, "{go}");
         }
+    }
+
+    #[test]
+    fn what_is_no_text_or_list_stays_and_is_named() {
+        for (odd, place) in [
+            (json!(7), "spec.a"),
+            (json!(true), "spec.a"),
+            (json!({}), "spec.a"),
+            (json!({ "b": 1 }), "spec.a.b"),
+            (json!([null]), "spec.a[0]"),
+            (json!(["b", 1]), "spec.a[0]"),
+        ] {
+            let mut value = json!({ "a": odd });
+            assert_eq!(text(&mut value, "a"), None);
+            assert!(texts(&mut value, "a").is_empty());
+            assert!(text_map(&mut value, "a").is_empty());
+            let mut imported = Imported::default();
+            lose_rest(&mut imported, "X", "spec", &value, "nothing");
+            assert_eq!(imported.lost[0].field, place, "{odd}");
+        }
+        for (mut value, left) in [(json!({ "a": null }), json!({})), (json!([]), json!([]))] {
+            assert_eq!(text(&mut value, "a"), None);
+            assert!(list(&mut value, "a").is_empty());
+            assert_eq!(value, left);
+        }
+        let mut value = json!({ "a": [1, null], "b": [1, "c"], "d": { "e": "f" } });
+        assert!(list(&mut value, "a").is_empty());
+        assert_eq!(list(&mut value, "b"), [json!(1), json!("c")]);
+        let labels = text_map(&mut value, "d");
+        assert_eq!(labels, BTreeMap::from([("e".into(), "f".into())]));
+        assert_eq!(value, json!({ "a": [1, null] }));
     }
 
     #[test]

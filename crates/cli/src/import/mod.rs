@@ -21,6 +21,7 @@ use crate::args::{Format, Import, OtherMesh};
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings::FOUND;
 use crate::output::{self, line};
+use fields::texts;
 pub(crate) use groups::{is_of, is_part, kinds};
 use imported::Imported;
 pub(crate) use labels::clean;
@@ -138,12 +139,6 @@ fn show(imported: &Imported, format: Format) -> Result<()> {
         output::progress(&format!("not this mesh's, and left as they are: {names}"));
     }
     Ok(())
-}
-
-/// Takes a list of texts.
-fn texts(value: &mut Value, path: &str) -> Vec<String> {
-    let all = fields::list(value, path).into_iter();
-    all.filter_map(|v| v.as_str().map(str::to_owned)).collect()
 }
 
 #[cfg(test)]

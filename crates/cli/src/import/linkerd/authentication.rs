@@ -78,6 +78,11 @@ pub(super) fn identities(spec: &mut Value, namespace: Option<&str>) -> Option<St
         let kind = text(&mut reference, "kind").unwrap_or_default();
         let name = text(&mut reference, "name");
         let of = text(&mut reference, "namespace").or_else(|| namespace.map(str::to_owned));
+        take(&mut reference, "group");
+        // Without the part that is left it would be another caller.
+        if reference.as_object().is_none_or(|left| !left.is_empty()) {
+            return None;
+        }
         all.push(match (kind.as_str(), name) {
             ("ServiceAccount", Some(name)) => account(&name, of.as_deref()),
             ("Namespace", Some(name)) => format!("source.namespace == {}", quoted(&name)),

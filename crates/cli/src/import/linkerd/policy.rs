@@ -5,9 +5,9 @@ use super::authentication::{ANYBODY_KNOWN, Callers, identities, networks};
 use super::target::{Route, Server, Target, lose_broken};
 use crate::import::POLICY;
 use crate::import::cel::account;
-use crate::import::fields::{list, lose_rest, take, text};
+use crate::import::fields::{list, lose_rest, take, text, text_map};
 use crate::import::imported::{Imported, object};
-use crate::import::services::{Service, labels};
+use crate::import::services::Service;
 use crate::import::source::Source;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -215,7 +215,7 @@ impl Policies {
         let id = source.id.clone();
         let before = imported.lost.len();
         let name = text(&mut spec, "server/name");
-        let selector = labels(&take(&mut spec, "server/selector/matchLabels").unwrap_or_default());
+        let selector = text_map(&mut spec, "server/selector/matchLabels");
         if !list(&mut spec, "server/selector/matchExpressions").is_empty() {
             imported.lose(
                 &id,
@@ -225,7 +225,7 @@ impl Policies {
             );
         }
         let left = take(&mut spec, "server/selector");
-        if name.is_none() && left.is_none() {
+        if name.is_none() && !left.as_ref().is_some_and(Value::is_object) {
             let why = "it chooses no Servers";
             imported.lose(&id, "spec.server", why, "name the Server");
         }

@@ -1,7 +1,7 @@
 //! Subjects of policies: Servers, which choose pods and a port, and HTTPRoutes of Servers, which choose requests. One that
 //! lost a part is kept all the same, so that no policy is made about it: without the part it would be about more.
 
-use crate::import::fields::{list, lose_rest, take, text};
+use crate::import::fields::{list, lose_rest, take, text, text_map};
 use crate::import::imported::Imported;
 use crate::import::services::{Service, labels};
 use crate::import::source::Source;
@@ -47,7 +47,7 @@ impl Server {
         let mut spec = std::mem::take(&mut source.spec);
         let id = source.id.clone();
         let before = imported.lost.len();
-        let pods = labels(&take(&mut spec, "podSelector/matchLabels").unwrap_or_default());
+        let pods = text_map(&mut spec, "podSelector/matchLabels");
         if !list(&mut spec, "podSelector/matchExpressions").is_empty() {
             imported.lose(
                 &id,
@@ -64,7 +64,7 @@ impl Server {
                 "a mesh is one cluster, or hosts, and has no workloads outside of it",
                 "guard them where they run",
             );
-        } else if selector.is_none() {
+        } else if !selector.as_ref().is_some_and(Value::is_object) {
             imported.lose(&id, "spec.podSelector", "it chooses no pods", POLICY);
         }
         let left = selector.unwrap_or_default();

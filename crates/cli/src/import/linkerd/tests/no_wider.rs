@@ -128,6 +128,15 @@ fn a_server_that_loses_a_part_has_no_policies() {
             "podSelector: {}, somethingNew: 1".to_owned(),
             "spec.somethingNew",
         ),
+        ("podSelector: []".to_owned(), "spec.podSelector"),
+        (
+            "podSelector: {matchLabels: {app: 7}}".to_owned(),
+            "spec.podSelector.matchLabels.app",
+        ),
+        (
+            "podSelector: {matchLabels: []}".to_owned(),
+            "spec.podSelector.matchLabels",
+        ),
     ] {
         for access in ["deny", "all-unauthenticated"] {
             let spec = format!("{{{pods}, port: web, accessPolicy: {access}}}");
@@ -252,6 +261,27 @@ fn a_server_that_nobody_opens_is_named() {
 
 #[test]
 fn a_caller_that_cannot_be_read_is_named() {
+    for reference in [
+        "{kind: ServiceAccount, name: 7}",
+        "{kind: ServiceAccount, name: web, namespce: front}",
+        "{kind: Namespace, name: []}",
+        "web",
+        "null",
+    ] {
+        let some = policy(
+            "MeshTLSAuthentication",
+            "some",
+            &format!("{{identityRefs: [{reference}]}}"),
+        );
+        let spec = "{targetRef: {kind: Server, name: web}, requiredAuthenticationRefs: [{kind: MeshTLSAuthentication, name: some}]}";
+        let imported = imported(&(server() + &some + &policy("AuthorizationPolicy", "p", spec)));
+        assert!(imported.objects.is_empty(), "{reference}: {imported:?}");
+        let loss = (
+            "AuthorizationPolicy shop/p",
+            "spec.requiredAuthenticationRefs[0]",
+        );
+        assert_eq!(lost(&imported), [loss, CLOSED], "{reference}");
+    }
     for account in ["web", "7", "[web]", "true"] {
         let spec = format!(
             "{{server: {{name: web}}, client: {{meshTLS: {{serviceAccounts: [{account}]}}}}}}"
