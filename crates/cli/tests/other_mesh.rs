@@ -519,7 +519,8 @@ fn osm_is_read_with_smi() {
  "spec": {"traffic": {"enableEgress": false, "enablePermissiveTrafficPolicyMode": false}}}
 ---
 {"apiVersion": "access.smi-spec.io/v1alpha3", "kind": "TrafficTarget", "metadata": {"name": "t", "namespace": "bookstore"},
- "spec": {"destination": {"kind": "ServiceAccount", "name": "a", "namespace": "bookstore"}, "sources": []}}
+ "spec": {"destination": {"kind": "ServiceAccount", "name": "a", "namespace": "bookstore"},
+  "sources": [{"kind": "ServiceAccount", "name": "b", "namespace": "bookstore"}]}}
 "#,
     );
     let answer = server.import(&["osm", "-o", "json"]);

@@ -45,9 +45,9 @@ pub(super) fn egress(mut source: Source, imported: &mut Imported) {
     let mut fields = Map::new();
     carry(&mut spec, "hosts", &mut fields, "hosts");
     carry(&mut spec, "ipAddresses", &mut fields, "ipAddresses");
-    let ports = list(&mut spec, "ports");
-    let for_any_port = ports.is_empty();
-    let ports: Vec<Value> = ports
+    let is_nothing = |v: &Value| v.is_null() || v.as_array().is_some_and(Vec::is_empty);
+    let for_any_port = spec.get("ports").is_none_or(is_nothing);
+    let ports: Vec<Value> = list(&mut spec, "ports")
         .into_iter()
         .enumerate()
         .filter_map(|(number, port)| egress_port(&id, number, port, imported))

@@ -5,7 +5,7 @@ use super::tests::{checked, lost};
 use super::{Value, osm};
 use serde_json::json;
 
-const NAMESPACES: &str = "apiVersion: v1
+pub(super) const NAMESPACES: &str = "apiVersion: v1
 kind: Namespace
 metadata:
   name: bookbuyer
@@ -28,7 +28,7 @@ metadata:
 ---
 ";
 
-const CALLS: &str = "apiVersion: specs.smi-spec.io/v1alpha4
+pub(super) const CALLS: &str = "apiVersion: specs.smi-spec.io/v1alpha4
 kind: HTTPRouteGroup
 metadata: {name: bookstore-service-routes, namespace: bookstore}
 spec:
@@ -60,7 +60,7 @@ spec:
 ---
 ";
 
-const POLICIES: &str = "apiVersion: policy.openservicemesh.io/v1alpha1
+pub(super) const POLICIES: &str = "apiVersion: policy.openservicemesh.io/v1alpha1
 kind: Egress
 metadata: {name: httpbin-443, namespace: bookbuyer}
 spec:

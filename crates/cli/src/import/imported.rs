@@ -2,6 +2,13 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tulle_model::manifest::Object;
+
+/// Groups whose kinds Tulle reads itself.
+const READ: [&str; 3] = ["tulle.dev/", "smi-spec.io/", "gateway.networking.k8s.io/"];
+
+/// Fields of `metadata` that a file may have.
+const METADATA: [&str; 4] = ["name", "namespace", "labels", "annotations"];
 
 /// An object of Tulle.
 #[derive(Debug, Serialize)]
@@ -11,6 +18,35 @@ pub(super) struct Made {
     /// Differences from before.
     pub(super) notes: Vec<String>,
     pub(super) object: Value,
+    /// Whether it stays as it was, but for labels and annotations.
+    #[serde(skip)]
+    pub(super) is_kept: bool,
+}
+
+impl Made {
+    /// Whether Tulle reads its kind itself, and it was made here.
+    pub(super) fn is_read(&self) -> bool {
+        let version = self.object["apiVersion"].as_str().unwrap_or_default();
+        !self.is_kept && READ.iter().any(|group| version.contains(group))
+    }
+
+    /// Returns why Tulle would not take it. None: it would, or others read its kind.
+    pub(super) fn refused(&self) -> Option<String> {
+        if !self.is_read() {
+            return None;
+        }
+        let mut object = self.object.clone();
+        // A cluster may have more there, which it takes.
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|name, _| METADATA.contains(&name.as_str()));
+        }
+        let errors = Object::from_json(&object.to_string()).err()?;
+        let error = errors.into_iter().next()?;
+        Some(match error.field.is_empty() {
+            true => error.problem,
+            false => format!("{}: {}", error.field, error.problem),
+        })
+    }
 }
 
 /// A part of an object that has no counterpart.
@@ -37,6 +73,7 @@ impl Imported {
             from: vec![from.to_owned()],
             notes: Vec::new(),
             object,
+            is_kept: false,
         });
         // It was pushed just now.
         let last = self.objects.len() - 1;
@@ -50,6 +87,30 @@ impl Imported {
             why: why.to_owned(),
             instead: instead.to_owned(),
         });
+    }
+
+    /// Has a loss stand for each object that Tulle would refuse: its values were carried over as they were.
+    pub(super) fn lose_refused(&mut self) {
+        let mut refused = Vec::new();
+        self.objects.retain(|made| {
+            let why = made.refused();
+            let is_taken = why.is_none();
+            let text = |pointer: &str| made.object.pointer(pointer).and_then(Value::as_str);
+            let kind = text("/kind").unwrap_or_default();
+            let name = text("/metadata/name").unwrap_or_default();
+            let named = |why| (made.from.join(", "), format!("{kind} {name}"), why);
+            refused.extend(why.map(named));
+            is_taken
+        });
+        for (from, ours, why) in refused {
+            let why = format!("it becomes {ours}, which would be refused: {why}");
+            self.lose(
+                &from,
+                "spec",
+                &why,
+                "put the value right, or write the object anew",
+            );
+        }
     }
 }
 

@@ -50,7 +50,8 @@ pub(super) fn import(id: String, mut whole: Value, imported: &mut Imported, tran
     if is_namespace {
         let mut metadata = Map::new();
         for name in ["name", "labels", "annotations"] {
-            let value = whole["metadata"][name].take();
+            let value = whole.get_mut("metadata").and_then(|m| m.get_mut(name));
+            let value = value.map(Value::take).unwrap_or_default();
             if !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty()) {
                 metadata.insert(name.into(), value);
             }
@@ -59,6 +60,7 @@ pub(super) fn import(id: String, mut whole: Value, imported: &mut Imported, tran
     }
     clean(&mut whole);
     let made = imported.make(&id, whole);
+    made.is_kept = true;
     if is_namespace {
         made.notes
             .push("pods get sidecars when they start: `tulle namespace add NAME --restart`".into());

@@ -45,7 +45,7 @@ pub(crate) fn import(args: &Import) -> Result<ExitCode> {
     for file in &args.files {
         let (name, text) = read(file)?;
         for document in documents(&name, &text)? {
-            flatten(document, &mut objects);
+            flatten(&name, document, &mut objects)?;
         }
     }
     translate(args, objects)
@@ -59,6 +59,7 @@ pub(crate) fn translate(args: &Import, objects: Vec<Value>) -> Result<ExitCode> 
         OtherMesh::Istio => istio::import(objects),
         OtherMesh::Linkerd => linkerd::import(objects),
     };
+    imported.lose_refused();
     // A cluster has many others, which nobody named.
     if args.cluster {
         imported.untouched.clear();
@@ -96,20 +97,39 @@ fn documents(name: &str, text: &str) -> Result<Vec<Value>> {
         .map_err(|why| Failure::input(format!("{name} is not YAML")).because(why))
 }
 
-/// The objects of a document: itself, or what is in a List, as `kubectl get -o yaml` prints it.
-fn flatten(document: Value, objects: &mut Vec<Value>) {
-    let is_list = document["kind"]
-        .as_str()
-        .is_some_and(|k| k.ends_with("List"));
+/// The objects of a document: itself, or what is in a List, as `kubectl get -o yaml` prints it. An empty one has none.
+///
+/// # Errors
+/// It is no object, or has something that is none: with the wrong file nothing would be translated, and nothing lost.
+fn flatten(name: &str, document: Value, objects: &mut Vec<Value>) -> Result<()> {
+    let no_object = |value: &Value| {
+        let what = match value {
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a mapping",
+            Value::String(_) => "a text",
+            _ => "a number or truth value",
+        };
+        Failure::input(format!("{name} has {what} where an object should be"))
+            .fix("give objects with `apiVersion` and `kind`, or a List of them in `items`, as kubectl get -o yaml prints them")
+    };
+    let is_list = document["items"].is_array()
+        && document["kind"]
+            .as_str()
+            .is_some_and(|k| k.ends_with("List"));
     match document {
         Value::Object(mut list) if is_list => {
             if let Some(Value::Array(items)) = list.remove("items") {
+                if let Some(item) = items.iter().find(|item| !item.is_object()) {
+                    return Err(no_object(item));
+                }
                 objects.extend(items);
             }
         }
         Value::Object(_) => objects.push(document),
-        _ => {}
+        Value::Null => {}
+        other => return Err(no_object(&other)),
     }
+    Ok(())
 }
 
 /// Manifests on standard output with what is to be known about each as a comment; what is lost on standard error, too.
@@ -119,9 +139,9 @@ fn show(imported: &Imported, format: Format) -> Result<()> {
     }
     for made in &imported.objects {
         line("---");
-        line(&format!("# from {}", made.from.join(", ")));
+        line(&format!("# from {}", one_line(&made.from.join(", "))));
         for note in &made.notes {
-            line(&format!("# {note}"));
+            line(&format!("# {}", one_line(note)));
         }
         let yaml = to_yaml(&made.object);
         line(yaml.map_err(Failure::new)?.trim_end());
@@ -131,14 +151,23 @@ fn show(imported: &Imported, format: Format) -> Result<()> {
             "{}: {}: {}; {}",
             loss.object, loss.field, loss.why, loss.instead
         );
+        let text = one_line(&text);
         line(&format!("# lost: {text}"));
         output::progress(&format!("lost: {text}"));
     }
     if !imported.untouched.is_empty() {
         let names = imported.untouched.join(", ");
+        let names = one_line(&names);
         output::progress(&format!("not this mesh's, and left as they are: {names}"));
     }
     Ok(())
+}
+
+/// A text of a file without line ends and what moves a terminal's cursor. Behind a line end a comment would be none, and
+/// what follows would be applied.
+fn one_line(text: &str) -> String {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    text.replace(breaks, " ")
 }
 
 #[cfg(test)]

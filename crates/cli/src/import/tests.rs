@@ -4,17 +4,24 @@ use serde_json::json;
 use tulle_model::manifest::parse;
 
 mod no_wider;
+mod odd_values;
 
 fn imported(text: &str) -> Imported {
     checked(text, osm::import)
 }
 
-/// Translates a text of YAML. Each object of Tulle's kinds must be one that `tulle apply` takes.
-pub(super) fn checked(text: &str, import: fn(Vec<Value>) -> Imported) -> Imported {
+fn objects(text: &str) -> Vec<Value> {
     let mut objects = Vec::new();
     for document in documents("test.yaml", text).unwrap() {
-        flatten(document, &mut objects);
+        flatten("test.yaml", document, &mut objects).unwrap();
     }
+    objects
+}
+
+/// Translates a text of YAML. Each object of Tulle's kinds must be one that `tulle apply` takes.
+pub(super) fn checked(text: &str, import: fn(Vec<Value>) -> Imported) -> Imported {
+    let objects = objects(text);
+    odd_values::some(&objects, import);
     let imported = import(objects);
     for made in &imported.objects {
         if matches!(made.object["apiVersion"].as_str(), Some("v1" | "apps/v1")) {
@@ -405,6 +412,40 @@ items:
         )]
     );
     assert_eq!(imported.untouched, ["Service shop/web"]);
+}
+
+/// Something else than objects would be translated to nothing, and nothing would be lost.
+#[test]
+fn a_file_without_objects_is_refused() {
+    for (text, what) in [
+        ("hello", "a text"),
+        ("- {kind: Egress}", "a list"),
+        ("7", "a number or truth value"),
+        ("{kind: List, items: [{kind: Egress}, text]}", "a text"),
+    ] {
+        let document = documents("test.yaml", text).unwrap().remove(0);
+        let refused = flatten("test.yaml", document, &mut Vec::new()).unwrap_err();
+        let said = refused.to_string();
+        assert!(
+            said.contains(&format!("test.yaml has {what} where")),
+            "{said}"
+        );
+        assert!(said.contains("what to do"), "{said}");
+    }
+    for (text, count) in [
+        ("---\n---\nkind: Egress", 1),
+        ("{kind: List, items: []}", 0),
+        ("{kind: AllowList, spec: {}}", 1),
+    ] {
+        assert_eq!(objects(text).len(), count, "{text}");
+    }
+}
+
+/// Behind a line end a comment would be none, and an object in a name would be applied.
+#[test]
+fn comments_have_one_line() {
+    let named = one_line("a\n---\nkind: Mesh\u{2028}b\u{1b}[2J");
+    assert_eq!(named, "a --- kind: Mesh b [2J");
 }
 
 #[test]

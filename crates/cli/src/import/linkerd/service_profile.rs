@@ -144,20 +144,32 @@ fn overrides(
         };
         let mut backend = found.reference(named.namespace.as_deref());
         backend.insert("port".into(), port.into());
-        // A quantity of Kubernetes: `500m` is a half.
-        let whole = weight.as_ref().and_then(Value::as_u64);
-        let text = weight.as_ref().and_then(Value::as_str).unwrap_or("1");
-        let thousandths =
-            whole
-                .map(|whole| whole * 1000)
-                .or_else(|| match text.strip_suffix('m') {
-                    Some(number) => number.parse().ok(),
-                    None => text.parse::<u64>().ok().map(|whole| whole * 1000),
-                });
-        backend.insert("weight".into(), thousandths.unwrap_or(1000).into());
+        let Some(thousandths) = weight.as_ref().map_or(Some(1000), thousandths) else {
+            let why = "a weight is a whole number, or one of thousandths with `m` behind it";
+            imported.lose(
+                id,
+                &format!("{at}.weight"),
+                why,
+                "write the weight as a number",
+            );
+            continue;
+        };
+        backend.insert("weight".into(), thousandths.into());
         backends.push(backend.into());
     }
     (!backends.is_empty()).then_some(backends)
+}
+
+/// Reads a quantity of Kubernetes in thousandths: `500m` is a half. None: it is none, or too large.
+fn thousandths(weight: &Value) -> Option<u64> {
+    let whole = |whole: u64| whole.checked_mul(1000);
+    match weight {
+        Value::String(text) => match text.strip_suffix('m') {
+            Some(number) => number.parse().ok(),
+            None => text.parse().ok().and_then(whole),
+        },
+        other => other.as_u64().and_then(whole),
+    }
 }
 
 /// A condition as a match; its parts, `all`, must hold together. None: it cannot be said.
