@@ -52,8 +52,9 @@ impl Observer {
 
     /// The graph of the last 60 seconds as the first event of a stream. The deltas after its revision are about it.
     pub fn whole(&self) -> GraphDelta {
-        let newest = self.followed.latest().graph.at;
-        if newest < now() - f64::from(STEP) {
+        let age = now() - self.followed.latest().graph.at;
+        // One of the future is old, too: the clock was set back.
+        if !(0.0..=f64::from(STEP)).contains(&age) {
             self.look();
         }
         let latest = self.followed.latest();
@@ -94,7 +95,7 @@ impl Observer {
         loop {
             tokio::select! {
                 _ = turns.tick() => {
-                    self.state.reports.history().tick(now());
+                    self.state.tick();
                     // Nobody looks: then nothing is prepared.
                     if self.followed.changes.receiver_count() > 0 {
                         self.look();

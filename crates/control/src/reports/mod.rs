@@ -39,7 +39,7 @@ const EVENTS: usize = 256;
 /// Proxies that report, and their history.
 pub(crate) struct Reports {
     /// When reports were first wanted; not set: they are not.
-    began: OnceLock<f64>,
+    began: OnceLock<Mutex<f64>>,
     history: Mutex<History>,
     proxies: Mutex<Registry>,
     events: broadcast::Sender<Event>,
@@ -79,7 +79,7 @@ pub(crate) fn now() -> f64 {
 impl Reports {
     /// Wants reports from now on.
     pub(crate) fn begin(&self) {
-        if self.began.set(now()).is_ok() {
+        if self.began.set(Mutex::new(now())).is_ok() {
             self.happened("controller", "controller".to_owned(), "connected", "");
         }
     }
@@ -91,7 +91,23 @@ impl Reports {
 
     /// When reports were first wanted.
     pub(crate) fn since(&self) -> f64 {
-        self.began.get().copied().unwrap_or_default()
+        self.since_as_of(now())
+    }
+
+    /// The same as of a time. A beginning that is later was noted by a clock that was ahead, and is moved to it.
+    fn since_as_of(&self, now: f64) -> f64 {
+        let Some(began) = self.began.get() else {
+            return 0.0;
+        };
+        let mut began = lock(began);
+        *began = began.min(now);
+        *began
+    }
+
+    /// Time goes on, or back.
+    pub(crate) fn tick(&self, now: f64) {
+        self.since_as_of(now);
+        self.history().tick(now);
     }
 
     /// The history.

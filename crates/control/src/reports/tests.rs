@@ -242,3 +242,14 @@ fn a_clock_that_is_set_begins_the_series_of_a_proxy_anew() {
     assert_eq!(length(today), 1, "set right after a start without a clock");
     assert_eq!(length(today + 3.0 * step), 2);
 }
+
+#[test]
+fn reports_have_begun_when_a_clock_that_was_ahead_is_set_back() {
+    let reports = Reports::default();
+    assert_eq!(reports.since_as_of(1000.0), 0.0);
+    assert!(reports.began.set(Mutex::new(1600.0)).is_ok());
+    assert_eq!(reports.since_as_of(1700.0), 1600.0);
+    reports.tick(1010.0);
+    // It stays there while time goes on.
+    assert_eq!(reports.since_as_of(1100.0), 1010.0);
+}

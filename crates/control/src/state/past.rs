@@ -5,7 +5,7 @@ use crate::history::{KEPT as KEPT_STEPS, STEP};
 use crate::index::{Edit, Index, Nodes, Undo};
 use crate::reports::now;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tulle_api::v1;
 use tulle_model::manifest::{OBSERVED, Object, Problem, Severity};
 
@@ -31,7 +31,22 @@ struct Changes {
 }
 
 impl Changes {
+    /// Begins anew.
+    fn begin(&mut self, now: f64) {
+        self.since = now;
+    }
+
+    /// Where the clock was ahead, moves what was in the future to the present: it has happened already, and until the future
+    /// came a call would be judged as if it had not, and the history would not have begun.
+    fn set_back(&mut self, now: f64) {
+        self.since = self.since.min(now);
+        for (at, ..) in self.all.iter_mut().rev().take_while(|(at, ..)| *at > now) {
+            *at = now;
+        }
+    }
+
     fn add(&mut self, at: f64, undo: Undo) {
+        self.set_back(at);
         self.bytes += undo.bytes;
         self.all.push_back((at, undo.edit, undo.bytes));
         while let Some((first, _, bytes)) = self.all.front() {
@@ -59,12 +74,20 @@ pub(super) struct Known(Mutex<Option<(u64, f64, Arc<Nodes>)>>);
 impl MeshState {
     /// Keeps from now on what changes.
     pub(crate) fn observe(&self) {
-        self.past
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .since = now();
+        self.begin_past();
         self.reports.begin();
+    }
+
+    /// Time goes on, or back: called every few seconds, so that what a clock that was ahead has noted is moved to about when
+    /// it happened.
+    pub(crate) fn tick(&self) {
+        let now = now();
+        self.past().set_back(now);
+        self.reports.tick(now);
+    }
+
+    fn past(&self) -> MutexGuard<'_, Changes> {
+        self.past.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers edits that are about to be made.
@@ -81,18 +104,13 @@ impl MeshState {
                 self.reports
                     .happened("object", format!("{kind} {name}"), verb, who);
             }
-            let mut past = self.past.0.lock().unwrap_or_else(PoisonError::into_inner);
-            past.add(at, undo);
+            self.past().add(at, undo);
         }
     }
 
     /// The first objects of a cluster are no change.
     pub(super) fn begin_past(&self) {
-        self.past
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .since = now();
+        self.past().begin(now());
     }
 
     /// Why a call was allowed or not, with the objects of then.
@@ -103,7 +121,8 @@ impl MeshState {
     ) -> Result<v1::Explanation, Refused> {
         let past = {
             let index = self.index();
-            let past = self.past.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut past = self.past();
+            past.set_back(now());
             let Some(undone) = past.since(at).filter(|_| self.reports.are_wanted()) else {
                 return Err(Refused::Conflict(self.beyond(past.since)));
             };
@@ -244,5 +263,37 @@ mod tests {
         assert_eq!(changes.all.len(), MAX_CHANGES);
         changes.add(20.0 + KEPT + 1.0, undo(1));
         assert_eq!((changes.all.len(), changes.bytes), (1, 1));
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_neither_hides_nor_invents_a_change() {
+        let undone = |changes: &Changes, time: f64| changes.since(time).map(Iterator::count);
+        let mut changes = Changes::default();
+        changes.begin(1000.0);
+        changes.add(1010.0, undo(1));
+        // The clock is ten minutes ahead.
+        changes.add(1620.0, undo(1));
+        changes.add(1630.0, undo(1));
+        changes.set_back(1040.0);
+        // All of it has happened by now, and before there was less.
+        assert_eq!(undone(&changes, 1040.0), Some(0));
+        assert_eq!(undone(&changes, 1035.0), Some(2));
+        assert_eq!(undone(&changes, 1005.0), Some(3));
+        // A change of later is later, also if nothing else has told of the clock.
+        changes.add(1640.0, undo(1));
+        changes.add(1050.0, undo(1));
+        assert_eq!(undone(&changes, 1045.0), Some(2));
+        assert_eq!(undone(&changes, 1050.0), Some(0));
+
+        // One that began ahead has begun by now.
+        let mut changes = Changes::default();
+        changes.begin(1600.0);
+        changes.add(1610.0, undo(1));
+        assert_eq!(undone(&changes, 1010.0), None);
+        changes.set_back(1010.0);
+        assert_eq!(undone(&changes, 1010.0), Some(0));
+        assert_eq!(undone(&changes, 1009.0), None);
+        changes.add(1020.0, undo(1));
+        assert_eq!(undone(&changes, 1015.0), Some(1));
     }
 }
