@@ -3,6 +3,7 @@
 
 mod authentication;
 mod labels;
+mod overlap;
 mod policy;
 mod service_profile;
 mod target;

@@ -33,7 +33,7 @@ impl Policies {
 
     pub(super) fn finish(mut self, services: &[Service], imported: &mut Imported) {
         for server in &self.servers {
-            by_itself(server, services, imported);
+            by_itself(&self.whole(server), services, imported);
         }
         let mut open = BTreeSet::new();
         for policy in std::mem::take(&mut self.policies) {
@@ -148,15 +148,18 @@ impl Policies {
         let targets: Vec<Target<'_>> = match kind.as_str() {
             "Server" => servers
                 .filter(|s| s.name == name)
-                .map(Server::whole)
+                .map(|server| self.whole(server))
                 .collect(),
-            "Namespace" => servers.map(Server::whole).collect(),
+            "Namespace" => servers.map(|server| self.whole(server)).collect(),
             "HTTPRoute" => {
                 let mut routes = self.routes.iter();
                 let route = routes.find(|r| here(&r.namespace) && r.name == name);
                 servers
                     .filter(|s| route.is_some_and(|r| r.servers.contains(&s.name)))
-                    .map(|server| Target { server, route })
+                    .map(|server| Target {
+                        server,
+                        routes: route.into_iter().collect(),
+                    })
                     .collect()
             }
             _ => Vec::new(),
@@ -166,7 +169,39 @@ impl Policies {
             imported.lose(&source.id, "spec.targetRef", &why, "give it, too");
         }
         lose_broken(&source.id, "spec.targetRef", &targets, imported);
+        if kind == "HTTPRoute" {
+            for other in self.better(&targets) {
+                let why = format!(
+                    "{other} may be the better match of some requests; then its policies alone count, and this one would let callers send them here"
+                );
+                let instead = "make the matches of the two differ, or write the policy anew with `to.when`: docs/manifests/access.md";
+                imported.lose(&source.id, "spec.targetRef", &why, instead);
+            }
+        }
         targets
+    }
+
+    /// All requests to a Server. One with HTTPRoutes answers none that no route of it matches.
+    fn whole<'s>(&'s self, server: &'s Server) -> Target<'s> {
+        let routes = self.routes.iter().filter(|route| route.is_of(server));
+        Target {
+            server,
+            routes: routes.collect(),
+        }
+    }
+
+    /// HTTPRoutes of the same Servers that may be better matches than those of targets.
+    fn better(&self, targets: &[Target<'_>]) -> BTreeSet<&str> {
+        let mut better = BTreeSet::new();
+        for target in targets {
+            let others = self.routes.iter().filter(|r| r.is_of(target.server));
+            for other in others.filter(|other| !target.routes.iter().any(|r| r.id == other.id)) {
+                if target.routes.iter().any(|route| route.may_lose(other)) {
+                    better.insert(other.id.as_str());
+                }
+            }
+        }
+        better
     }
 
     /// Adds what an authentication demands of callers.
@@ -244,7 +279,7 @@ impl Policies {
             .servers
             .iter()
             .filter(is_meant)
-            .map(Server::whole)
+            .map(|server| self.whole(server))
             .collect();
         if targets.is_empty() {
             imported.lose(
@@ -318,13 +353,13 @@ fn make(
             false => open.push(target.server.id.clone()),
         }
         for (service, ports) in &found {
-            let everything = [Map::new()];
-            let requests = match target.requests() {
-                [] => &everything[..],
-                requests => requests,
-            };
-            let rule = |request: &Map<String, Value>| {
-                let mut to = request.clone();
+            let everything = Map::new();
+            let mut requests = target.requests();
+            if requests.is_empty() {
+                requests.push(&everything);
+            }
+            let rule = |request: &&Map<String, Value>| {
+                let mut to = Map::clone(request);
                 to.insert("ports".into(), json!(ports));
                 callers.rule(to)
             };
@@ -350,7 +385,8 @@ fn make(
 }
 
 /// Makes a policy for those whom a Server lets in without any.
-fn by_itself(server: &Server, services: &[Service], imported: &mut Imported) {
+fn by_itself(target: &Target<'_>, services: &[Service], imported: &mut Imported) {
+    let server = target.server;
     if !server.is_whole {
         return;
     }
@@ -370,6 +406,12 @@ fn by_itself(server: &Server, services: &[Service], imported: &mut Imported) {
             return imported.lose(&server.id, "spec.accessPolicy", &why, instead);
         }
     };
+    let before = imported.lost.len();
+    let targets = std::slice::from_ref(target);
+    lose_broken(&server.id, "spec.accessPolicy", targets, imported);
+    if imported.lost.len() > before {
+        return;
+    }
     let names = (server.id.as_str(), server.name.as_str());
-    make(names, &[server.whole()], &callers, services, imported);
+    make(names, targets, &callers, services, imported);
 }

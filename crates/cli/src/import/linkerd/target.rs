@@ -1,6 +1,7 @@
 //! Subjects of policies: Servers, which choose pods and a port, and HTTPRoutes of Servers, which choose requests. One that
 //! lost a part is kept all the same, so that no policy is made about it: without the part it would be about more.
 
+use super::overlap::may_lose;
 use crate::import::fields::{list, lose_rest, take, text, text_map};
 use crate::import::imported::Imported;
 use crate::import::services::{Service, labels};
@@ -26,7 +27,7 @@ pub(super) struct Server {
 
 /// Requests to Servers.
 pub(super) struct Route {
-    id: String,
+    pub(super) id: String,
     pub(super) namespace: Option<String>,
     pub(super) name: String,
     /// Names of Servers in its namespace.
@@ -38,8 +39,8 @@ pub(super) struct Route {
 /// The subject of a policy: a port of Services, and requests to it.
 pub(super) struct Target<'s> {
     pub(super) server: &'s Server,
-    /// `None`: all requests are meant.
-    pub(super) route: Option<&'s Route>,
+    /// HTTPRoutes of which the requests are meant. Empty: all requests are.
+    pub(super) routes: Vec<&'s Route>,
 }
 
 impl Server {
@@ -83,14 +84,6 @@ impl Server {
             labels: pods,
             port,
             access,
-        }
-    }
-
-    /// All requests to it.
-    pub(super) fn whole(&self) -> Target<'_> {
-        Target {
-            server: self,
-            route: None,
         }
     }
 
@@ -181,6 +174,16 @@ impl Route {
             requests,
         }
     }
+
+    pub(super) fn is_of(&self, server: &Server) -> bool {
+        self.namespace == server.namespace && self.servers.contains(&server.name)
+    }
+
+    /// Whether another one may be the better match of a request that both match.
+    pub(super) fn may_lose(&self, other: &Self) -> bool {
+        let mut pairs = self.requests.iter();
+        pairs.any(|one| other.requests.iter().any(|other| may_lose(one, other)))
+    }
 }
 
 /// The conditions of a match, and the hosts of its route.
@@ -227,19 +230,17 @@ fn request(
 
 impl<'s> Target<'s> {
     /// The requests that are meant. Empty: all of them.
-    pub(super) fn requests(&self) -> &'s [Map<String, Value>] {
-        match self.route {
-            Some(route) => &route.requests,
-            None => &[],
-        }
+    pub(super) fn requests(&self) -> Vec<&'s Map<String, Value>> {
+        let routes = self.routes.iter();
+        routes.flat_map(|route| route.requests.iter()).collect()
     }
 
     /// Objects that it is made of and that lost a part.
     fn broken(&self) -> Vec<&'s str> {
         let server = (!self.server.is_whole).then_some(self.server.id.as_str());
-        let route = self.route.filter(|route| !route.is_whole);
-        let route = route.map(|route| route.id.as_str());
-        [server, route].into_iter().flatten().collect()
+        let routes = self.routes.iter().filter(|route| !route.is_whole);
+        let routes = routes.map(|route| route.id.as_str());
+        server.into_iter().chain(routes).collect()
     }
 }
 

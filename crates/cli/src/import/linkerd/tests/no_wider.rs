@@ -1,6 +1,7 @@
 //! A policy never lets in more than the objects it was made from: one that would is not made, and its loss is named.
 
 use super::*;
+use crate::import::imported::Made;
 
 #[test]
 fn callers_without_a_certificate_are_named_by_address() {
@@ -296,4 +297,61 @@ fn a_caller_that_cannot_be_read_is_named() {
         ];
         assert_eq!(lost(&imported), losses, "{account}");
     }
+}
+
+/// A policy about the route `name` lets its namesake in; one about the Server the account `web`.
+fn routes(routes: &[(&str, &str)]) -> String {
+    let about = |kind: &str, target: &str, name: &str, account: &str| {
+        let spec = format!(
+            "{{targetRef: {{kind: {kind}, name: {target}}}, requiredAuthenticationRefs: [{{kind: ServiceAccount, name: {account}}}]}}"
+        );
+        policy("AuthorizationPolicy", name, &spec)
+    };
+    let route = |(name, one): &(&str, &str)| {
+        let spec = format!(
+            "{{parentRefs: [{{kind: Server, group: policy.linkerd.io, name: web}}], rules: [{{matches: [{one}]}}]}}"
+        );
+        policy("HTTPRoute", name, &spec) + &about("HTTPRoute", name, name, name)
+    };
+    let routes: Vec<String> = routes.iter().map(route).collect();
+    server() + &routes.concat() + &about("Server", "web", "all", "web")
+}
+
+fn name(made: &Made) -> &str {
+    made.object["metadata"]["name"].as_str().unwrap()
+}
+
+/// Linkerd judges a request by the policies of the route that matches it best.
+#[test]
+fn a_policy_about_a_route_lets_nobody_send_what_another_route_guards() {
+    let guarded = imported(&routes(&[
+        ("rest", "{path: {value: /}}"),
+        ("admin", "{path: {value: /admin}}"),
+    ]));
+    let losses = [("AuthorizationPolicy shop/rest", "spec.targetRef")];
+    assert_eq!(lost(&guarded), losses);
+    let why = &guarded.lost[0].why;
+    assert!(why.contains("HTTPRoute shop/admin"), "{why}");
+    let names: Vec<&str> = guarded.objects.iter().map(name).collect();
+    assert_eq!(names, ["admin", "all"]);
+
+    let apart = imported(&routes(&[
+        ("reads", "{method: GET}"),
+        ("writes", "{method: POST}"),
+        ("ping", "{method: HEAD, path: {type: Exact, value: /ping}}"),
+    ]));
+    assert_eq!(apart.lost, []);
+    assert_eq!(apart.objects.len(), 4);
+}
+
+/// Linkerd answers 404 to what no route of a Server with routes matches, whoever asks.
+#[test]
+fn a_policy_about_a_server_with_routes_is_about_what_they_match() {
+    let text = routes(&[("reads", "{method: GET}"), ("writes", "{method: POST}")]);
+    let imported = imported(&text);
+    let mut all = imported.objects.iter();
+    let all = all.find(|made| name(made) == "all").unwrap();
+    let when = r#"source.namespace == "shop" && source.service == "web""#;
+    let to = |method: &str| json!({ "to": { "methods": [method], "ports": [80], "when": when } });
+    assert_eq!(all.object["spec"]["rules"], json!([to("GET"), to("POST")]));
 }
