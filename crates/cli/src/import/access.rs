@@ -244,6 +244,10 @@ fn backends(
         let mut fields = Map::new();
         carry(&mut backend, "name", &mut fields, "name");
         carry(&mut backend, "port/number", &mut fields, "port");
+        if !fields.contains_key("port") {
+            let why = "it names no port, and without one it would be about all of them";
+            imported.lose(id, &format!("{at}.port.number"), why, "name the port");
+        }
         // Which protocol is spoken the Service says, and the sidecar sees.
         let protocol = text(&mut backend, "port/protocol").unwrap_or_default();
         let skip = take(&mut backend, "tls/skipClientCertValidation");
@@ -289,9 +293,45 @@ fn calls<'g>(
             );
             return None;
         };
-        calls.extend(group["spec"]["matches"].as_array().into_iter().flatten());
+        let given = group["spec"]["matches"].as_array();
+        let given: Vec<&Value> = given.into_iter().flatten().collect();
+        let is_whole = one.as_object().is_some_and(|fields| {
+            let mut names = fields.keys();
+            names.all(|name| matches!(name.as_str(), "apiGroup" | "kind" | "name"))
+        });
+        if !is_whole || given.is_empty() || !given.iter().all(|call| is_readable(call)) {
+            imported.lose(
+                &source.id,
+                &format!("spec.matches[{number}]"),
+                "it or its HTTPRouteGroup has a part that cannot be read, and without the part more would be let in",
+                "put it right, or make an AuthorizationPolicy for the Service with `from.networks` and `to`",
+            );
+            return None;
+        }
+        calls.extend(given);
     }
     Some(calls)
+}
+
+/// Whether each field of a match of an HTTPRouteGroup is known, and of its kind.
+fn is_readable(call: &Value) -> bool {
+    let is_text = |v: &Value| v.is_string();
+    let are_texts = |v: &Value| v.as_object().is_some_and(|m| m.values().all(is_text));
+    let all = |v: &Value, is_meant: &dyn Fn(&Value) -> bool| {
+        v.as_array().is_some_and(|items| items.iter().all(is_meant))
+    };
+    call.as_object().is_some_and(|fields| {
+        let mut fields = fields.iter();
+        fields.all(|(name, value)| {
+            value.is_null()
+                || match name.as_str() {
+                    "name" | "pathRegex" => is_text(value),
+                    "methods" => all(value, &is_text),
+                    "headers" => are_texts(value) || all(value, &are_texts),
+                    _ => false,
+                }
+        })
+    })
 }
 
 /// A rule for each kind of request, with a condition that all of them have.
@@ -303,7 +343,7 @@ fn rules(from: &Map<String, Value>, when: Option<&str>, calls: &[&Value]) -> Vec
             to.insert("methods".into(), methods.into());
         }
         let regex = "RegularExpression";
-        if let Some(path) = call.get("pathRegex") {
+        if let Some(path) = call.get("pathRegex").filter(|path| !path.is_null()) {
             to.insert("paths".into(), json!([{ "type": regex, "value": path }]));
         }
         // A list of mappings, or one.

@@ -24,6 +24,13 @@ const MOOT: [&str; 15] = [
     "traffic/inboundExternalAuthorization/statPrefix",
 ];
 
+/// Flags without which objects of these kinds have no effect.
+const POLICIES: [(&str, &str); 3] = [
+    ("enableEgressPolicy", "Egresses"),
+    ("enableIngressBackendPolicy", "IngressBackends"),
+    ("enableAccessControlPolicy", "AccessControls"),
+];
+
 pub(super) fn import(mut source: Source, imported: &mut Imported) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id;
@@ -37,6 +44,16 @@ pub(super) fn import(mut source: Source, imported: &mut Imported) {
     if is_off(&spec, "/traffic/inboundExternalAuthorization/enable") {
         take(&mut spec, "traffic/inboundExternalAuthorization");
     }
+    for (flag, kinds) in POLICIES {
+        if is_off(&spec, &format!("/featureFlags/{flag}")) {
+            imported.lose(
+                &id,
+                &format!("spec.featureFlags.{flag}"),
+                &format!("{kinds} had no effect, and here they have"),
+                &format!("apply no {kinds}"),
+            );
+        }
+    }
     for path in MOOT {
         take(&mut spec, path);
     }
@@ -47,6 +64,10 @@ pub(super) fn import(mut source: Source, imported: &mut Imported) {
         "permissiveMode",
     );
     carry(&mut spec, "traffic/enableEgress", &mut mesh, "allowEgress");
+    // A new mesh in a cluster has both, and would keep what is not said.
+    for name in ["permissiveMode", "allowEgress"] {
+        mesh.entry(name).or_insert_with(|| false.into());
+    }
     if let Some(level) = text(&mut spec, "sidecar/logLevel") {
         let (level, same) = log_level(&level);
         mesh.insert("logLevel".into(), level.into());

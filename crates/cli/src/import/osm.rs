@@ -13,7 +13,7 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
     let groups = objects.iter().filter(|o| o["kind"] == "HTTPRouteGroup");
     let groups: Vec<Value> = groups.cloned().collect();
     let sources: Vec<Source> = objects.into_iter().map(Source::new).collect();
-    let mut policies = traffic::Policies::new();
+    let mut policies = traffic::Policies::default();
     for source in sources {
         match source.group() {
             _ if source.is_own() => own(source, &groups, &mut policies, &mut imported),

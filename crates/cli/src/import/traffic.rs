@@ -19,15 +19,16 @@ struct Policy {
 }
 
 /// Policies of all services.
-pub(super) struct Policies(BTreeMap<Service, Policy>);
+#[derive(Default)]
+pub(super) struct Policies {
+    by_service: BTreeMap<Service, Policy>,
+    /// Services that have an UpstreamTrafficSetting, by its id.
+    set: BTreeMap<Service, String>,
+}
 
 impl Policies {
-    pub(super) fn new() -> Self {
-        Self(BTreeMap::new())
-    }
-
     fn policy(&mut self, service: &Service, from: &str) -> &mut Policy {
-        let policy = self.0.entry(service.clone()).or_default();
+        let policy = self.by_service.entry(service.clone()).or_default();
         if !policy.from.iter().any(|known| known == from) {
             policy.from.push(from.to_owned());
         }
@@ -50,6 +51,12 @@ impl Policies {
             );
             return;
         };
+        // Its RateLimit would take the place of the other one's.
+        if let Some(other) = self.set.get(&service) {
+            let why = format!("{other} is about the same service, and one policy holds for it");
+            return imported.lose(&id, "spec.host", &why, "put both into one");
+        }
+        self.set.insert(service.clone(), id.clone());
         let mut policy = Map::new();
         connections(&id, &mut spec, &mut policy, imported);
         breaker(&id, &mut spec, &mut policy, imported);
@@ -92,7 +99,11 @@ impl Policies {
             }
         }
         let note = format!("retry: for every caller, not only for {caller}");
-        for policy in self.0.values_mut().filter(|p| p.from.contains(&id)) {
+        for policy in self
+            .by_service
+            .values_mut()
+            .filter(|p| p.from.contains(&id))
+        {
             if !policy.notes.contains(&note) {
                 policy.notes.push(note.clone());
             }
@@ -108,7 +119,7 @@ impl Policies {
 
     /// Prints them.
     pub(super) fn finish(self, imported: &mut Imported) {
-        for ((namespace, name), policy) in self.0 {
+        for ((namespace, name), policy) in self.by_service {
             let mut spec = policy.spec;
             spec.insert(
                 "targetRefs".into(),

@@ -159,3 +159,109 @@ spec:
         json!([{ "number": 80, "protocol": "http" }])
     );
 }
+
+/// A new mesh in a cluster is permissive and lets everything out, until a Mesh says no.
+#[test]
+fn a_mesh_config_that_does_not_say_so_is_not_permissive() {
+    let config = |spec: &str| {
+        let text = "apiVersion: config.openservicemesh.io/v1alpha2
+kind: MeshConfig
+metadata: {name: osm-mesh-config, namespace: osm-system}
+";
+        imported(&format!("{text}spec: {spec}\n"))
+    };
+    for (spec, permissive, egress) in [
+        ("{}", false, false),
+        ("{traffic: {}}", false, false),
+        ("{traffic: {enableEgress: true}}", false, true),
+        (
+            "{traffic: {enablePermissiveTrafficPolicyMode: true}}",
+            true,
+            false,
+        ),
+    ] {
+        let imported = config(spec);
+        assert_eq!(imported.lost, [], "{spec}");
+        assert_eq!(
+            imported.objects[0].object["spec"],
+            json!({ "permissiveMode": permissive, "allowEgress": egress }),
+            "{spec}"
+        );
+    }
+    // Policies that had no effect would open something.
+    let off = "{featureFlags: {enableEgressPolicy: false, enableIngressBackendPolicy: false, enableAccessControlPolicy: true}}";
+    let id = "MeshConfig osm-system/osm-mesh-config";
+    assert_eq!(
+        lost(&config(off)),
+        [
+            (id, "spec.featureFlags.enableEgressPolicy"),
+            (id, "spec.featureFlags.enableIngressBackendPolicy"),
+        ]
+    );
+}
+
+#[test]
+fn a_way_in_whose_port_or_requests_cannot_be_read_is_not_made() {
+    let nowhere = imported(&backend(
+        "IngressBackend",
+        "{name: httpbin, port: {protocol: http}}",
+        RANGE,
+    ));
+    assert!(nowhere.objects.is_empty(), "{nowhere:?}");
+    let id = "IngressBackend httpbin/in";
+    assert_eq!(lost(&nowhere), [(id, "spec.backends[0].port.number")]);
+
+    let http = port("http", "");
+    let text = |reference: &str, call: &str| {
+        format!(
+            "apiVersion: specs.smi-spec.io/v1alpha4
+kind: HTTPRouteGroup
+metadata: {{name: get, namespace: httpbin}}
+spec: {{matches: [{call}]}}
+---
+apiVersion: policy.flomesh.io/v1alpha1
+kind: IngressBackend
+metadata: {{name: in, namespace: httpbin}}
+spec: {{backends: [{http}], sources: [{RANGE}], matches: [{{kind: HTTPRouteGroup, name: get{reference}}}]}}
+"
+        )
+    };
+    let import = |text: &str| osm::import(objects(text));
+    let whole = import(&text("", "{name: a, methods: [GET], headers: [{b: c}]}"));
+    assert_eq!((whole.lost.len(), whole.objects.len()), (0, 2));
+    for (reference, call) in [
+        (", matches: [a]", "{name: a}"),
+        ("", "{name: a, methods: GET}"),
+        ("", "{name: a, methods: [7]}"),
+        ("", "{name: a, headers: b}"),
+        ("", "{name: a, headers: [{b: 7}]}"),
+        ("", "{name: a, pathRegx: /a}"),
+        ("", "a"),
+        ("", ""),
+    ] {
+        let some = import(&text(reference, call));
+        assert_eq!(lost(&some), [(id, "spec.matches[0]")], "{reference} {call}");
+        assert_eq!(some.objects.len(), 1, "{reference} {call}");
+    }
+}
+
+#[test]
+fn a_second_setting_of_a_service_does_not_take_the_place_of_the_first() {
+    let setting = |name: &str, host: &str| {
+        format!(
+            "apiVersion: policy.openservicemesh.io/v1alpha1
+kind: UpstreamTrafficSetting
+metadata: {{name: {name}, namespace: shop}}
+spec: {{host: {host}, rateLimit: {{local: {{http: {{requests: 3, unit: minute}}}}}}}}
+---
+"
+        )
+    };
+    let both = setting("a", "httpbin") + &setting("b", "httpbin.shop.svc.cluster.local");
+    let both = imported(&both);
+    assert_eq!(both.objects.len(), 1, "{both:?}");
+    assert_eq!(
+        lost(&both),
+        [("UpstreamTrafficSetting shop/b", "spec.host")]
+    );
+}
