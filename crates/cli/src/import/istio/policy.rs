@@ -169,10 +169,14 @@ fn policy_rules(
         only = both(only, values);
         when.extend(place.unwanted(&not.unwrap_or_default()));
     }
-    let each = |rule: &mut Value, name: &str, inner: &str| -> Vec<Value> {
+    let mut each = |rule: &mut Value, name: &str, inner: &str| -> Vec<Value> {
         let mut all = list(rule, name);
-        all.iter_mut()
-            .for_each(|one| *one = take(one, inner).unwrap_or_default());
+        for (number, one) in all.iter_mut().enumerate() {
+            let found = take(one, inner);
+            let at = format!("{at}.{name}[{number}]");
+            lose_rest(imported, id, &at, one, POLICY);
+            *one = found.unwrap_or_default();
+        }
         if all.is_empty() {
             all.push(json!({}));
         }

@@ -406,3 +406,19 @@ fn an_object_that_would_be_refused_is_lost() {
     assert!(loss.why.contains("TrafficPolicy bookstore"), "{loss:?}");
     assert!(loss.why.contains("attempts"), "{loss:?}");
 }
+
+/// Without its callers a rule of Istio would be about all of them.
+#[test]
+fn a_caller_under_another_word_is_named() {
+    for (word, field) in [
+        ("from: [{sauce: {", "spec.rules[0].from[0].sauce."),
+        ("from: [web, {source: {", "spec.rules[0].from[0]"),
+    ] {
+        let text = ISTIO_POLICIES.replace("from: [{source: {", word);
+        let imported = istio::import(objects(&text));
+        let mut made = imported.objects.iter();
+        assert!(made.all(|m| m.object["kind"] != "AuthorizationPolicy"));
+        let mut lost = imported.lost.iter();
+        assert!(lost.any(|l| l.field.starts_with(field)), "{imported:?}");
+    }
+}
