@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use tulle_model::manifest::Object;
 
 /// Groups whose kinds Tulle reads itself.
@@ -87,6 +88,43 @@ impl Imported {
             why: why.to_owned(),
             instead: instead.to_owned(),
         });
+    }
+
+    /// Has a loss stand for each object that would take the place of an earlier one of its name when both are applied.
+    pub(super) fn lose_twins(&mut self) {
+        let mut known: BTreeMap<String, (String, String)> = BTreeMap::new();
+        let mut twins = Vec::new();
+        self.objects.retain(|made| {
+            if !made.is_read() {
+                return true;
+            }
+            let text = |pointer: &str| made.object.pointer(pointer).and_then(Value::as_str);
+            let kind = text("/kind").unwrap_or_default();
+            let namespace = text("/metadata/namespace").unwrap_or_default();
+            let name = text("/metadata/name").unwrap_or_default();
+            let id = format!("{kind} {namespace}/{name}");
+            let (object, from) = (made.object.to_string(), made.from.join(", "));
+            match known.get(&id) {
+                None => {
+                    known.insert(id, (object, from));
+                    true
+                }
+                Some((same, _)) if *same == object => false,
+                Some((_, first)) => {
+                    twins.push((from, id, first.clone()));
+                    false
+                }
+            }
+        });
+        for (from, id, first) in twins {
+            let why = format!("it becomes {id}, as {first} does, and would take its place");
+            self.lose(
+                &from,
+                "metadata.name",
+                &why,
+                "give one of the two another name",
+            );
+        }
     }
 
     /// Has a loss stand for each object that Tulle would refuse: its values were carried over as they were.

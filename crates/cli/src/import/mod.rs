@@ -60,6 +60,7 @@ pub(crate) fn translate(args: &Import, objects: Vec<Value>) -> Result<ExitCode> 
         OtherMesh::Linkerd => linkerd::import(objects),
     };
     imported.lose_refused();
+    imported.lose_twins();
     // A cluster has many others, which nobody named.
     if args.cluster {
         imported.untouched.clear();

@@ -355,3 +355,24 @@ fn a_policy_about_a_server_with_routes_is_about_what_they_match() {
     let to = |method: &str| json!({ "to": { "methods": [method], "ports": [80], "when": when } });
     assert_eq!(all.object["spec"]["rules"], json!([to("GET"), to("POST")]));
 }
+
+/// One would take the place of the other when both are applied.
+#[test]
+fn two_that_become_objects_of_one_name_are_told_apart() {
+    let open =
+        "{podSelector: {matchLabels: {app: ratings}}, port: web, accessPolicy: all-authenticated}";
+    let some = "{targetRef: {kind: Server, name: web}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: web}]}";
+    let text = policy("Server", "web", open) + &policy("AuthorizationPolicy", "web", some);
+    let mut both = imported(&text);
+    assert_eq!((both.objects.len(), lost(&both)), (2, vec![]));
+    both.lose_twins();
+    assert_eq!(both.objects.len(), 1);
+    let loss = ("AuthorizationPolicy shop/web", "metadata.name");
+    assert_eq!(lost(&both), [loss]);
+    assert!(both.lost[0].why.contains("Server shop/web"), "{both:?}");
+
+    // The same object twice is one.
+    let mut twice = imported(&(server() + &policy("AuthorizationPolicy", "p", some).repeat(2)));
+    twice.lose_twins();
+    assert_eq!((twice.objects.len(), lost(&twice)), (1, vec![]));
+}
