@@ -109,10 +109,12 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         })?),
         None => None,
     };
-    let admin_listener = bind(bootstrap.admin).await?;
-    let metrics_listener = bind(bootstrap.metrics).await?;
+    // A gateway's process takes over while the one before still answers there.
+    let beside = gateway_sockets.is_some();
+    let admin_listener = bind(bootstrap.admin, beside).await?;
+    let metrics_listener = bind(bootstrap.metrics, beside).await?;
     let health_listener = match bootstrap.health {
-        Some(address) => Some(bind(address).await?),
+        Some(address) => Some(bind(address, false).await?),
         None => None,
     };
     let socket_listener = match &bootstrap.admin_socket {
@@ -206,6 +208,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     };
     let exports = exports.start();
     let admin_socket = bootstrap.admin_socket.clone();
+    let admin_socket = admin_socket.map(|path| (path.clone(), file_of(&path)));
     let mut client = None;
     match bootstrap.control.clone() {
         Some(control) => {
@@ -238,21 +241,32 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         client.abort();
         let _ = client.await;
     }
-    if let Some(path) = admin_socket {
-        // The socket may have been removed with its directory.
+    if let Some((path, made)) = admin_socket
+        && file_of(&path) == made
+    {
         let _ = std::fs::remove_file(path);
     }
     Ok(())
 }
 
-/// Binds an address of administration.
+/// Returns device and number of a file. The socket may have been removed with its directory, or be that of the process that took
+/// over.
+fn file_of(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+/// Binds an address of administration, if need be `beside` another process of this user that has done so.
 ///
 /// # Errors
 /// It cannot be bound.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(socket::available(address))
-        .await
-        .map_err(|e| StartError::Listen(address, e))
+pub async fn bind(address: SocketAddr, beside: bool) -> Result<TcpListener, StartError> {
+    let bound = match beside {
+        true => socket::listen(address),
+        false => TcpListener::bind(socket::available(address)).await,
+    };
+    bound.map_err(|e| StartError::Listen(address, e))
 }
 
 /// Creates the Unix socket of administration, for its owner alone.

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tulle_model::manifest::GatewaySpec;
@@ -25,6 +25,7 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(crate) struct RunningGateway {
     wanted: watch::Sender<Vec<SocketAddr>>,
     state: Rc<RefCell<state::Gateway>>,
+    succeed: Rc<Notify>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -45,10 +46,12 @@ impl RunningGateway {
             ..state::Gateway::default()
         }));
         let (stop, mut stopped) = watch::channel(false);
+        let succeed = Rc::new(Notify::new());
         let unit = Unit {
             context: Rc::clone(context),
             name: name.to_owned(),
             listening: Rc::default(),
+            succeed: Rc::clone(&succeed),
             state: Rc::clone(&state),
         };
         let task = tokio::task::spawn_local(async move {
@@ -61,6 +64,7 @@ impl RunningGateway {
                 _ = stopped.wait_for(|s| *s) => {}
             }
             if let Some(proxy) = proxy {
+                unit.listening.close();
                 proxy.stop().await;
             }
             user::give_back_sidecar(&unit.context, &proxy_name(&unit.name));
@@ -68,9 +72,16 @@ impl RunningGateway {
         Self {
             wanted,
             state,
+            succeed,
             stop,
             task,
         }
+    }
+
+    /// Has a new process of its proxy take over, which gets the clients of the old one that wait to be accepted. The old one ends when
+    /// the new one is ready, and no sooner.
+    pub(crate) fn succeed(&self) {
+        self.succeed.notify_one();
     }
 
     /// Has it listen where the spec says from now on. Everything else of a spec reaches its proxy as
@@ -106,6 +117,8 @@ struct Unit {
     name: String,
     listening: Rc<Listening>,
     state: Rc<RefCell<state::Gateway>>,
+    /// Another process is to take over.
+    succeed: Rc<Notify>,
 }
 
 impl Unit {
@@ -126,8 +139,7 @@ impl Unit {
         let mut good = 0_u32;
         loop {
             let addresses = wanted.borrow_and_update().clone();
-            let listens = self.listening.listen_on(&addresses).await;
-            let answer = proxy.ready().await;
+            let answer = self.serve(proxy, &addresses).await;
             good = if answer.is_ok() {
                 good.saturating_add(1)
             } else {
@@ -138,7 +150,6 @@ impl Unit {
                 1..STEADY_TRIES => Duration::from_secs(1),
                 STEADY_TRIES.. => STEADY_PERIOD,
             };
-            let answer = answer.and(listens);
             self.update(|s| {
                 s.proxy = proxy.state(answer.is_ok());
                 s.listeners = addresses;
@@ -149,8 +160,31 @@ impl Unit {
                 // An error means that the gateway is about to be stopped.
                 _ = wanted.changed() => {}
                 () = self.listening.renewed() => {}
+                () = self.succeed.notified() => {
+                    tracing::info!(gateway = self.name, "a new process takes over");
+                    proxy.succeed();
+                }
             }
         }
+    }
+
+    /// Has the proxy listen, as soon as it is ready if another one serves until then. Returns why it does not serve.
+    async fn serve(
+        &self,
+        proxy: &RunningProxy,
+        addresses: &[SocketAddr],
+    ) -> std::result::Result<(), String> {
+        if proxy.has_predecessor() {
+            proxy.ready().await?;
+            self.listening.listen_on(addresses).await?;
+            proxy.retire();
+            return Ok(());
+        }
+        if !proxy.runs() {
+            self.listening.close();
+        }
+        let listens = self.listening.listen_on(addresses).await;
+        proxy.ready().await.and(listens)
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {

@@ -1,12 +1,14 @@
 //! The listeners of a gateway. Their sockets are opened here and passed to the gateway's proxy, so listeners come and go
 //! while it serves, and the proxy needs no privilege for ports below 1024.
 //!
-//! The supervisor keeps no socket: when the proxy closes one or ends, the port is closed.
+//! The supervisor keeps them, too, and gives the same ones to the process that comes after: clients who wait in them are not
+//! refused. They are closed when the proxy closes them, and while no process runs.
 
 use super::ports;
 use crate::failure::{OrFail, Result};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -27,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Listening {
     process: RefCell<Option<Rc<Process>>>,
     renewed: Notify,
+    open: RefCell<BTreeMap<SocketAddr, Vec<TcpListener>>>,
 }
 
 /// One process of the proxy.
@@ -34,7 +37,8 @@ struct Process {
     channel: UnixStream,
     /// It wants a socket for each of its workers.
     workers: u16,
-    open: RefCell<BTreeSet<SocketAddr>>,
+    /// Where it listens.
+    at: RefCell<BTreeSet<SocketAddr>>,
     /// The address whose message it has not answered yet.
     unanswered: Cell<Option<SocketAddr>>,
 }
@@ -56,7 +60,7 @@ impl Listening {
         *self.process.borrow_mut() = Some(Rc::new(Process {
             channel,
             workers: bootstrap.workers,
-            open: RefCell::default(),
+            at: RefCell::default(),
             unanswered: Cell::default(),
         }));
         self.renewed.notify_one();
@@ -74,22 +78,46 @@ impl Listening {
         let process = self.process.borrow().clone();
         let process = process.ok_or("the proxy is starting")?;
         process.answered().await?;
-        let open = process.open.borrow().clone();
+        let at = process.at.borrow().clone();
         // First, because an old address may overlap with a new one.
-        for &address in open.iter().filter(|address| !wanted.contains(address)) {
-            process.tell(address, Vec::new()).await?;
+        self.open
+            .borrow_mut()
+            .retain(|address, _| wanted.contains(address));
+        for &address in at.iter().filter(|address| !wanted.contains(address)) {
+            process.tell(address, &[]).await?;
         }
         let mut failed = None;
         for &address in wanted {
-            if process.open.borrow().contains(&address) {
+            if process.at.borrow().contains(&address) {
                 continue;
             }
-            match ports::open(address, process.workers) {
-                Ok(sockets) => process.tell(address, sockets).await?,
+            match self.sockets(address, process.workers) {
+                Ok(sockets) => process.tell(address, &sockets).await?,
                 Err(failure) => failed = failed.or(Some(failure.to_string())),
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// The sockets of the process before, or new ones.
+    fn sockets(&self, address: SocketAddr, workers: u16) -> Result<Vec<TcpListener>> {
+        let mut open = self.open.borrow_mut();
+        let sockets = match open.entry(address) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(ports::open(address, workers)?),
+        };
+        // Whoever waits in one too many is served by the process before, which has it, too.
+        sockets.truncate(workers.into());
+        while sockets.len() < workers.into() {
+            sockets.push(ports::open_another(address)?);
+        }
+        let copies: std::io::Result<_> = sockets.iter().map(TcpListener::try_clone).collect();
+        copies.or_fail(|| format!("cannot pass {address} to the proxy"))
+    }
+
+    /// Closes all of them: no process accepts from them, and clients are refused rather than kept waiting.
+    pub(super) fn close(&self) {
+        self.open.borrow_mut().clear();
     }
 }
 
@@ -98,19 +126,18 @@ impl Process {
     async fn tell(
         &self,
         address: SocketAddr,
-        sockets: Vec<TcpListener>,
+        sockets: &[TcpListener],
     ) -> std::result::Result<(), String> {
-        let passed = passing::pass(&self.channel, address, &sockets).await;
+        let passed = passing::pass(&self.channel, address, sockets).await;
         passed.map_err(|e| format!("cannot pass {address} to the proxy: {e}"))?;
         self.unanswered.set(Some(address));
         if sockets.is_empty() {
             tracing::info!(%address, "a gateway closes a listener");
-            self.open.borrow_mut().remove(&address);
+            self.at.borrow_mut().remove(&address);
         } else {
             tracing::info!(%address, "a gateway opens a listener");
-            self.open.borrow_mut().insert(address);
+            self.at.borrow_mut().insert(address);
         }
-        drop(sockets);
         self.answered().await
     }
 
@@ -208,16 +235,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_process_gets_all_listeners_again() {
+    async fn a_new_process_gets_all_listeners_again_with_the_clients_who_wait() {
         let listening = Listening::default();
         let reserved = reserved();
         let address = reserved.address();
+        let mut waiting = Vec::new();
         for _ in 0..2 {
             let proxy = renewed(&listening);
             listening.renewed().await;
             let (done, at, sockets) = listen(&listening, &[address], &proxy).await;
             done.unwrap();
             assert_eq!((at, sockets.len()), (address, 2));
+            let accepted = || sockets.iter().find_map(|socket| socket.accept().ok());
+            for client in waiting.drain(..) {
+                let client: TcpStream = client;
+                let (_, at) = accepted().unwrap();
+                assert_eq!(at, client.local_addr().unwrap());
+            }
+            waiting.push(TcpStream::connect(address).unwrap());
         }
+        listening.close();
+        assert!(TcpStream::connect(address).is_err());
     }
 }

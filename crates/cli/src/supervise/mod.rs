@@ -363,14 +363,8 @@ impl Supervisor {
     fn reconcile_gateways(&mut self) {
         let wanted = self.wanted.gateways();
         let marks = self.wanted.restart_marks("Gateway");
-        let ends =
-            |name: &str| !wanted.contains_key(name) || self.must_restart(&marks, "gateway", name);
-        let old: Vec<String> = self
-            .gateways
-            .keys()
-            .filter(|name| ends(name))
-            .cloned()
-            .collect();
+        let ended = |name: &&String| !wanted.contains_key(*name);
+        let old: Vec<String> = self.gateways.keys().filter(ended).cloned().collect();
         for name in old {
             if let Some(running) = self.gateways.remove(&name) {
                 tracing::info!(gateway = name, "stopping");
@@ -380,6 +374,10 @@ impl Supervisor {
         for (name, spec) in wanted {
             if let Some(running) = self.gateways.get(&name) {
                 running.listen_as(&spec);
+                if self.must_restart(&marks, "gateway", &name) {
+                    running.succeed();
+                    self.note_restart(&marks, "gateway", &name);
+                }
                 continue;
             }
             tracing::info!(gateway = name, "starting");

@@ -27,9 +27,12 @@ pub(crate) fn free(address: SocketAddr) -> Result<()> {
 /// Opens listening sockets that share an address, unless somebody listens there already.
 pub(crate) fn open(address: SocketAddr, count: u16) -> Result<Vec<TcpListener>> {
     free(address)?;
-    let sockets = (0..count).map(|_| tulle_net::socket::open(address));
-    let opened: std::io::Result<_> = sockets.collect();
-    opened.map_err(|error| failure(address, error))
+    (0..count).map(|_| open_another(address)).collect()
+}
+
+/// Opens one more socket of those that [`open`] opened.
+pub(crate) fn open_another(address: SocketAddr) -> Result<TcpListener> {
+    tulle_net::socket::open(address).map_err(|error| failure(address, error))
 }
 
 fn failure(address: SocketAddr, error: std::io::Error) -> Failure {

@@ -1,4 +1,4 @@
-//! Keeps one process running: starts it, starts it again when it ends, stops it with a grace.
+//! Keeps one process running: starts it, starts it again when it ends, stops it with a grace, has another take over from it.
 //!
 //! Does not know what the process is. Children are in process groups of their own, so a Ctrl-C at
 //! the terminal reaches only the supervisor, which stops them in order.
@@ -13,7 +13,7 @@ use std::process::ExitStatus;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::process::{Child, Command};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -30,8 +30,18 @@ pub(crate) type Make =
 pub(crate) struct SupervisedProcess {
     process: Rc<RefCell<Process>>,
     at_once: Rc<Cell<bool>>,
+    has_predecessor: Rc<Cell<bool>>,
+    orders: mpsc::UnboundedSender<Order>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
+}
+
+/// What a process is to be followed by.
+enum Order {
+    /// Another one is started, and this one goes on beside it.
+    Succeed,
+    /// This one has taken over, and the one before ends.
+    Retire(Option<ProcessId>),
 }
 
 impl SupervisedProcess {
@@ -39,9 +49,15 @@ impl SupervisedProcess {
     pub(crate) fn start(name: String, grace: Duration, changed: Rc<Notify>, make: Make) -> Self {
         let process = Rc::new(RefCell::new(Process::default()));
         let at_once = Rc::new(Cell::new(false));
+        let has_predecessor = Rc::new(Cell::new(false));
         let (stop, stopped) = watch::channel(false);
+        let (orders, received) = mpsc::unbounded_channel();
         let keeper = Keeper {
             at_once: Rc::clone(&at_once),
+            has_predecessor: Rc::clone(&has_predecessor),
+            predecessor: None,
+            retiring: Vec::new(),
+            orders: received,
             name,
             grace,
             changed,
@@ -51,9 +67,28 @@ impl SupervisedProcess {
         Self {
             process,
             at_once,
+            has_predecessor,
+            orders,
             stop,
             task,
         }
+    }
+
+    /// Starts another process, beside which this one goes on until [`Self::retire`]. If the other one ends it is started again, as any
+    /// is, and this one stays.
+    pub(crate) fn succeed(&self) {
+        // The task ends only when it is told to stop.
+        let _ = self.orders.send(Order::Succeed);
+    }
+
+    /// Ends the process before, if it still runs: what it did, the present one does.
+    pub(crate) fn retire(&self) {
+        let _ = self.orders.send(Order::Retire(self.process.borrow().id));
+    }
+
+    /// Whether the process before still runs.
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.has_predecessor.get()
     }
 
     /// Its present state.
@@ -83,10 +118,25 @@ struct Keeper {
     process: Rc<RefCell<Process>>,
     /// The next start needs no pause.
     at_once: Rc<Cell<bool>>,
+    /// The process before, while it goes on, and whether it does.
+    predecessor: Option<Child>,
+    has_predecessor: Rc<Cell<bool>>,
+    /// Processes that are ending.
+    retiring: Vec<JoinHandle<()>>,
+    orders: mpsc::UnboundedReceiver<Order>,
+}
+
+/// What comes after a process.
+enum Then {
+    /// It has ended, for this reason.
+    Again(String),
+    /// It goes on, and another is started.
+    Another,
+    Nothing,
 }
 
 impl Keeper {
-    async fn keep(self, mut make: Make, mut stopped: watch::Receiver<bool>) {
+    async fn keep(mut self, mut make: Make, mut stopped: watch::Receiver<bool>) {
         let mut pause = FIRST_PAUSE;
         for starts in 0.. {
             let started = Instant::now();
@@ -94,24 +144,14 @@ impl Keeper {
                 command = make(starts) => command,
                 _ = stopped.wait_for(|s| *s) => break,
             };
-            let ended = match command.and_then(|c| spawn(c, &self.name)) {
-                Ok(mut child) => {
-                    self.running(&child);
-                    let leader = child_id(&child);
-                    let ended = tokio::select! {
-                        status = child.wait() => match status {
-                            Ok(status) => describe(status),
-                            Err(e) => e.to_string(),
-                        },
-                        _ = stopped.wait_for(|s| *s) => {
-                            terminate(&mut child, self.grace).await;
-                            break;
-                        }
-                    };
-                    kill_group(leader, Signal::KILL);
-                    ended
-                }
-                Err(why) => why,
+            let then = match command.and_then(|c| spawn(c, &self.name)) {
+                Ok(child) => self.follow(child, &mut stopped).await,
+                Err(why) => Then::Again(why),
+            };
+            let ended = match then {
+                Then::Again(ended) => ended,
+                Then::Another => continue,
+                Then::Nothing => break,
             };
             tracing::warn!(
                 process = self.name,
@@ -136,10 +176,71 @@ impl Keeper {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+        self.retire();
+        for ending in self.retiring.drain(..) {
+            let _ = ending.await;
+        }
         self.update(|p| {
             p.id = None;
             p.phase = ProcessPhase::Stopped;
         });
+    }
+
+    /// Until it has ended, or another one is to be started beside it.
+    async fn follow(&mut self, mut child: Child, stopped: &mut watch::Receiver<bool>) -> Then {
+        self.running(&child);
+        let leader = child_id(&child);
+        loop {
+            tokio::select! {
+                status = child.wait() => {
+                    kill_group(leader, Signal::KILL);
+                    return Then::Again(match status {
+                        Ok(status) => describe(status),
+                        Err(e) => e.to_string(),
+                    });
+                }
+                () = ended(&mut self.predecessor) => {
+                    self.has_predecessor.set(false);
+                    tracing::warn!(process = self.name, "the one before ended by itself");
+                    self.changed.notify_one();
+                }
+                Some(order) = self.orders.recv() => match order {
+                    Order::Retire(by) if by == self.process.borrow().id => self.retire(),
+                    // That one has ended meanwhile.
+                    Order::Retire(_) => {}
+                    Order::Succeed => {
+                        // One that has not taken over yet makes room for the next one.
+                        match self.predecessor {
+                            None => self.predecessor = Some(child),
+                            Some(_) => self.end(child),
+                        }
+                        self.has_predecessor.set(true);
+                        self.update(|p| p.id = None);
+                        return Then::Another;
+                    }
+                },
+                _ = stopped.wait_for(|s| *s) => {
+                    self.end(child);
+                    return Then::Nothing;
+                }
+            }
+        }
+    }
+
+    fn retire(&mut self) {
+        self.has_predecessor.set(false);
+        if let Some(before) = self.predecessor.take() {
+            self.end(before);
+        }
+    }
+
+    /// Ends it while something else goes on.
+    fn end(&mut self, mut child: Child) {
+        let grace = self.grace;
+        self.retiring.retain(|ending| !ending.is_finished());
+        self.retiring.push(tokio::task::spawn_local(async move {
+            terminate(&mut child, grace).await;
+        }));
     }
 
     fn running(&self, child: &Child) {
@@ -157,6 +258,17 @@ impl Keeper {
         change(&mut self.process.borrow_mut());
         self.changed.notify_one();
     }
+}
+
+/// Waits until it has ended by itself.
+async fn ended(child: &mut Option<Child>) {
+    let Some(running) = child else {
+        return std::future::pending().await;
+    };
+    let leader = child_id(running);
+    let _ = running.wait().await;
+    kill_group(leader, Signal::KILL);
+    *child = None;
 }
 
 fn spawn(mut command: Command, name: &str) -> Result<Child, String> {
@@ -253,6 +365,40 @@ mod tests {
             let id = kept.process().id.unwrap();
             kept.stop().await;
             assert!(!id.is_alive());
+        });
+    }
+
+    #[test]
+    fn one_takes_over_while_the_other_goes_on() {
+        run(async {
+            // The second one fails at first.
+            let (kept, changed) = keep("[ $STARTS -eq 1 ] && exit 7; exec sleep 60");
+            while kept.process().id.is_none() {
+                changed.notified().await;
+            }
+            let old = kept.process().id.unwrap();
+            kept.succeed();
+            while !(kept.process().restarts == 1 && kept.process().id.is_some_and(|new| new != old))
+            {
+                changed.notified().await;
+                assert!(old.is_alive());
+            }
+            let new = kept.process().id.unwrap();
+            assert!(kept.has_predecessor() && old.is_alive() && new.is_alive());
+            kept.retire();
+            while old.is_alive() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(!kept.has_predecessor() && new.is_alive());
+            // Whoever is told to stop ends both.
+            kept.succeed();
+            while kept.process().id == Some(new) {
+                changed.notified().await;
+            }
+            let last = kept.process().id.unwrap();
+            assert!(new.is_alive());
+            kept.stop().await;
+            assert!(!new.is_alive() && !last.is_alive());
         });
     }
 

@@ -178,6 +178,26 @@ impl RunningProxy {
         self.kept.kill_and_start();
     }
 
+    /// Starts another process that is to take over, and goes on meanwhile.
+    pub(crate) fn succeed(&self) {
+        self.kept.succeed();
+    }
+
+    /// Whether the process before goes on, because the present one has not taken over.
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.kept.has_predecessor()
+    }
+
+    /// Drains and ends the process before.
+    pub(crate) fn retire(&self) {
+        self.kept.retire();
+    }
+
+    /// Whether there is a process at present.
+    pub(crate) fn runs(&self) -> bool {
+        self.kept.process().id.is_some()
+    }
+
     /// Drains and ends it, and removes its files.
     pub(crate) async fn stop(self) {
         self.kept.stop().await;

@@ -90,8 +90,8 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
             .map_err(|e| StartError::Listen(listener.address, e))?;
     }
     let directory = admin_socket.parent().unwrap_or(Path::new("."));
-    let metrics_listener = proxy::bind(bootstrap.metrics).await?;
-    let loopback_listener = proxy::bind(bootstrap.admin).await?;
+    let metrics_listener = proxy::bind(bootstrap.metrics, false).await?;
+    let loopback_listener = proxy::bind(bootstrap.admin, false).await?;
     let socket_listener = proxy::bind_socket(admin_socket)?;
     let xds_socket = directory.join("xds.sock");
     let xds_listener = proxy::bind_socket(&xds_socket)?;

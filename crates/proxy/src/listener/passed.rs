@@ -28,7 +28,7 @@ pub fn start(
         loop {
             match passing::receive(&from) {
                 Ok(Some(passed)) => change(&gateway, &workers, passed),
-                // The supervisor has ended, and this process ends with it.
+                // The supervisor has ended, and this process ends with it; or another process takes over.
                 Ok(None) => return,
                 Err(error) => {
                     return tracing::error!(%error, "listeners cannot change until a restart");
