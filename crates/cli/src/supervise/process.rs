@@ -36,7 +36,7 @@ pub(crate) struct SupervisedProcess {
     task: JoinHandle<()>,
 }
 
-/// What a process is to be followed by.
+/// A change from one process to the next.
 enum Order {
     /// Another one is started, and this one goes on beside it.
     Succeed,
@@ -126,7 +126,7 @@ struct Keeper {
     orders: mpsc::UnboundedReceiver<Order>,
 }
 
-/// What comes after a process.
+/// The next step after a process was started.
 enum Then {
     /// It has ended, for this reason.
     Again(String),
@@ -206,7 +206,7 @@ impl Keeper {
                 }
                 Some(order) = self.orders.recv() => match order {
                     Order::Retire(by) if by == self.process.borrow().id => self.retire(),
-                    // That one has ended meanwhile.
+                    // The one that took over has ended meanwhile.
                     Order::Retire(_) => {}
                     Order::Succeed => {
                         // One that has not taken over yet makes room for the next one.
