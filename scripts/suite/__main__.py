@@ -31,7 +31,8 @@ from cargo_tests import ROOT
 # These compare the whole machine before and after, measure on it, want a port back that another mesh may take, or fill all
 # the memory that the kernel has for sockets.
 ALONE = ("redirect/namespaces::", "tests/local/bench_", "tests/local/mesh::revoked::a_revocation_takes_effect",
-         "tests/local/mesh::policy::a_change_takes_effect", "tests/local/mesh::scraping::", "tests/local/proxy::greedy::")
+         "tests/local/mesh::policy::a_change_takes_effect", "tests/local/mesh::scraping::", "tests/local/proxy::greedy::",
+         "tests/local/mesh::returning_host::a_host_whose_address_changes")
 
 
 def options():
