@@ -61,10 +61,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-released test-arm64 test-smoke test-stress
+LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-month test-released test-arm64 test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-arm64 test-released test-smoke test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-month test-arm64 test-released test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -121,6 +121,13 @@ test-skew: ## programs of the version before and today's in one mesh on this hos
 	@$(RUST)
 	$(PROGRAMS)
 	PREVIOUS_PROGRAMS="$$(tests/kube/previous.sh all)" cargo test --workspace --locked --test mesh skew
+
+# Too long for `make test`, whose limit against hanging is five minutes.
+test-month: ## hosts without their controller for thirty lifetimes of certificates, and idle ones for twelve minutes (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2
+	@$(RUST)
+	$(PROGRAMS)
+	$(SUITE) test --ignored --limit 1800 -- --workspace --test mesh
 
 test-arm64: test-needs ## every test with programs of arm64, under qemu (root)
 	@$(PACKAGES) qemu-user-static $(call cross,arm64)

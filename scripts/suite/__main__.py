@@ -47,6 +47,7 @@ def options():
     test.add_argument("--load", type=int, default=0, help="busy processes beside the tests")
     test.add_argument("--limit", type=int, default=run.LIMIT_SECONDS, help="seconds that one test may take")
     test.add_argument("--stdin", choices=("null", "closed"), default="null", help="standard input of tests")
+    test.add_argument("--ignored", action="store_true", help="run the tests that are marked so, and no others")
     test.add_argument("--ignore-interrupt", action="store_true", help="start tests with SIGINT ignored")
     test.add_argument("--expected", action="append", type=pathlib.Path,
                       help="list of tests that must fail here, with reasons; may be said again")
@@ -71,7 +72,7 @@ def options():
 
 def test(given):
     """Builds and runs tests; 1 if one failed."""
-    jobs = cargo_tests.jobs(cargo_tests.build(given.cargo or ["--workspace"]))
+    jobs = cargo_tests.jobs(cargo_tests.build(given.cargo or ["--workspace"]), given.ignored)
     jobs = [job for job in jobs if job.name.startswith(given.below)]
     jobs = [job for job in jobs if not given.only or any(only in job.name for only in given.only)]
     if not jobs:

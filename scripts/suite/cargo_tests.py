@@ -36,8 +36,8 @@ def build(arguments):
     return sorted(found)
 
 
-def jobs(programs):
-    """The tests in these programs, each by its full name."""
+def jobs(programs, ignored_ones=False):
+    """The tests in these programs, each by its full name: those that everybody runs, or those marked `#[ignore]`."""
     found = []
     for package, target, kind, program, directory in programs:
         short = package.removeprefix("crates/")
@@ -50,8 +50,8 @@ def jobs(programs):
                                  capture_output=True, text=True, env={**os.environ, **environment}, check=True)
         left_out = set(_names(ignored.stdout))
         for name in _names(listed.stdout):
-            if name not in left_out:
-                command = [program, "--exact", name, "--nocapture"]
+            if (name in left_out) == ignored_ones:
+                command = [program, "--exact", name, "--nocapture", *(["--ignored"] if ignored_ones else [])]
                 found.append(Job(f"{prefix}::{name}", command, directory, environment))
     return found
 

@@ -47,6 +47,8 @@ OF = {
     "images": ("static images for amd64 and arm64", "docs/kubernetes/install.md"),
     "test-skew": ("programs of the version before work with today's on a host, and a package is upgraded while its mesh runs",
                   "docs/install.md"),
+    "test-month": ("a host goes on without its controller for the lifetime of its authority, thirty of a certificate's",
+                   "docs/certificates.md"),
     "test-smoke": ("programs of armv7 (32 bits) and riscv64 pass the tests inside crates, and serve in whole meshes",
                    "docs/machines.md"),
     "test-arm64": ("programs of arm64 pass the tests of one host, but for what qemu cannot run", "docs/machines.md"),

@@ -7,6 +7,7 @@ mod common;
 use common::{Mesh, Stream, apply, body, mesh, start, workload, workload_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 use tonic::{Code, Status};
 use tulle_api::v1;
 use tulle_api::v1::certificates_client::CertificatesClient;
@@ -153,9 +154,15 @@ async fn nobody_has_an_authority_until_the_operator_says_so() {
     mesh.apply(&[with_authority(json!({ "hosts": ["edge"] }))])
         .await;
     assert!(edge.is_due(&mesh).await);
+    let asked = SystemTime::now();
     let answer = edge.renew(&mesh).await.unwrap();
     assert_eq!(edge.list, [id("svc/a")].into());
     assert!(!edge.is_due(&mesh).await);
+    // Its own certificate is of 720 hours, where nobody says how long. Certificates tell time in whole seconds.
+    let end = edge.ca.as_ref().unwrap().leaf(id("svc/a").as_str());
+    let end = end.not_after - Duration::from_hours(720);
+    assert!(end + Duration::from_secs(1) > asked, "{end:?} {asked:?}");
+    assert!(end <= SystemTime::now(), "{end:?}");
     let month = edge.identity.not_after().duration_since(day).unwrap();
     assert!(month.as_secs() > 28 * 24 * 3600, "{month:?}");
     assert_eq!(

@@ -1,179 +1,20 @@
-//! The month in a minute: joined hosts that lose their controller go on past the end of their
-//! certificates, and stop when their authority ends. And a host whose authority was stolen, which is
+//! Joined hosts that lose their controller go on past the end of two certificates, and stop when their authority ends;
+//! the thirty of a month are in `month.rs`. And a host whose authority was stolen, which is
 //! believed for its own workloads only, and until the centre says otherwise.
 
 use crate::cli_join::{only, terminate};
+use crate::cut_off::{
+    LIFETIME, Story, call, call_until, cut_power, is_ratings, joining, mesh, shown, sleeper,
+    start_again, two_hosts,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests_local::{
-    Answer, Client, Demo, RATING, TLS13, TlsClient, eventually, free_port, id, pause, signal,
+    Answer, Client, Demo, RATING, TLS13, TlsClient, eventually, free_port, pause, signal,
 };
 use tulle_tls::testing::HostCa;
-
-/// Seconds that certificates last: the least that the mesh issues.
-const LIFETIME: u64 = 10;
-
-/// A mesh of its own with controller and operator, and hosts that join it.
-struct Story {
-    centre: Demo,
-    /// Where its controller always is.
-    port: u16,
-}
-
-fn mesh(authority: u64) -> String {
-    format!(
-        "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: m}}\nspec:\n  permissiveMode: true\n  \
-         certificates: {{lifetime: {LIFETIME}s, hostAuthority: {{lifetime: {authority}s}}}}\n"
-    )
-}
-
-fn sleeper(name: &str, more: &str) -> String {
-    format!(
-        "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}}}\nspec:\n  \
-         command: [sleep, '1000']\n{more}"
-    )
-}
-
-fn is_ratings(document: &str) -> bool {
-    document.contains("kind: Workload\nmetadata:\n  name: ratings\n")
-}
-
-impl Story {
-    fn start(text: impl FnOnce(String) -> String) -> Self {
-        let story = Self {
-            centre: Demo::prepare_without_privileges(text),
-            port: free_port(),
-        };
-        story.up(story.port);
-        story
-    }
-
-    fn up(&self, port: u16) {
-        let listen = format!("127.0.0.1:{port}");
-        let manifest = self.centre.manifest.to_str().unwrap();
-        let up = [
-            "up",
-            "--detach",
-            "--loopback",
-            "--listen",
-            &listen,
-            manifest,
-        ];
-        let up = self.centre.tulle(&up);
-        assert_eq!(up.code, 0, "{up:?}");
-    }
-
-    /// A token for a host, with what else its command needs.
-    fn token(&self, name: &str) -> Value {
-        let identity = format!("node/{name}");
-        let made = self
-            .centre
-            .tulle(&["token", "create", &identity, "-o", "json"]);
-        serde_json::from_str(&made.out).unwrap()
-    }
-
-    fn join(&self, host: &Demo, name: &str) -> Child {
-        let made = self.token(name);
-        let mut command = joining(host, &made);
-        command.env("TULLE_TOKEN", made["token"].as_str().unwrap());
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        child.unwrap()
-    }
-
-    /// Returns what the operator sees of a host's authority.
-    fn authority(&self, name: &str) -> Value {
-        let nodes = self.objects("nodes");
-        let node = nodes.iter().find(|n| n["metadata"]["name"] == name);
-        node.map_or(Value::Null, |n| n["status"]["hostAuthority"].clone())
-    }
-
-    fn objects(&self, kind: &str) -> Vec<Value> {
-        let got = self.centre.tulle(&["get", kind, "-o", "json"]);
-        let all: Value = serde_json::from_str(&got.out).unwrap_or_else(|e| panic!("{e}: {got:?}"));
-        let listed = all.as_array().or_else(|| all["items"].as_array());
-        listed.unwrap_or_else(|| panic!("{got:?}")).clone()
-    }
-
-    fn workloads(&self) -> Vec<String> {
-        let name = |w: &Value| w["metadata"]["name"].as_str().unwrap().to_owned();
-        let mut names: Vec<String> = self.objects("workloads").iter().map(name).collect();
-        names.sort_unstable();
-        names
-    }
-
-    fn await_authority(&self, name: &str, workloads: &[&str]) {
-        let ids: Vec<_> = workloads.iter().map(|w| Value::from(id(w))).collect();
-        eventually("the host has an authority over its workloads", || {
-            self.authority(name)["identities"] == Value::from(ids.clone())
-        });
-    }
-
-    /// The controller's host loses its power.
-    fn kill(&self) {
-        let (supervisor, controller) = self.centre.supervisor_and_controller();
-        signal(supervisor, Signal::KILL);
-        signal(controller, Signal::KILL);
-        self.centre.await_nothing_left();
-    }
-}
-
-fn joining(host: &Demo, made: &Value) -> Command {
-    let mut command = host.command();
-    command
-        .args(["join", "--controller", made["controller"].as_str().unwrap()])
-        .args(["--ca-fingerprint", made["ca_fingerprint"].as_str().unwrap()])
-        .arg(&host.manifest)
-        .stdin(Stdio::null());
-    command
-}
-
-/// A host that serves ratings, and one that calls them at a port of its own.
-fn two_hosts(spare: bool) -> (Demo, Demo, SocketAddr) {
-    let two = Demo::prepare_without_privileges(|text| {
-        let ratings = only(&text, is_ratings);
-        match spare {
-            true => format!("{ratings}\n---\n{}", sleeper("spare", "")),
-            false => ratings,
-        }
-    });
-    let port = free_port();
-    let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
-    let three = Demo::prepare_without_privileges(|_| sleeper("caller", &upstream));
-    (two, three, (Ipv4Addr::LOCALHOST, port).into())
-}
-
-/// Calls ratings from the other host, on a connection of its own.
-fn call(address: SocketAddr) -> Result<(), String> {
-    let mut client = Client::try_connect(address).map_err(|e| e.to_string())?;
-    let request = format!("GET /ratings/{RATING} HTTP/1.1\r\nHost: ratings\r\n\r\n");
-    client.try_send(request).map_err(|e| e.to_string())?;
-    let answer = client.try_response("GET").map_err(|e| e.to_string())?;
-    match answer.status() {
-        200 => Ok(()),
-        status => Err(format!("{status} {}", answer.text())),
-    }
-}
-
-/// Calls until then; each is answered.
-fn call_until(address: SocketAddr, end: Instant) {
-    while Instant::now() < end {
-        let called = call(address);
-        assert_eq!(called, Ok(()), "{:?} before the end", end - Instant::now());
-        pause("the next call", Duration::from_millis(100));
-    }
-}
-
-/// How many certificates a sidecar shows: two where its host's authority has signed.
-fn shown(host: &Demo, workload: &str) -> usize {
-    let body = host.admin(workload, "/certificates").body;
-    let text = String::from_utf8(body).unwrap();
-    let shown: Value = serde_json::from_str(&text).unwrap();
-    let chain = shown["chain"].as_str().unwrap_or_else(|| panic!("{text}"));
-    chain.matches("BEGIN CERTIFICATE").count()
-}
 
 #[test]
 fn hosts_go_on_without_their_controller_and_come_back_to_it() {
@@ -226,31 +67,6 @@ fn hosts_go_on_without_their_controller_and_come_back_to_it() {
     for child in &mut joined {
         assert_eq!(terminate(child), 0);
     }
-}
-
-/// Starts a host that has been of the mesh, without a token.
-fn start_again(host: &Demo, made: &Value, options: &[&str]) -> Child {
-    let mut command = joining(host, made);
-    command
-        .args(options)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    command.spawn().unwrap()
-}
-
-/// The supervisor of a host loses its power, and with it all that the machine has not on its disk.
-fn cut_power(host: &Demo, mut joined: Child) {
-    signal(
-        i32::try_from(host.status()["mesh"]["supervisor_pid"].as_i64().unwrap()).unwrap(),
-        Signal::KILL,
-    );
-    joined.wait().unwrap();
-    eventually("what was left of it is cleared away", || {
-        host.left().is_empty()
-    });
-    let run = host.path().join("state/run");
-    assert!(run.exists());
-    std::fs::remove_dir_all(run).unwrap();
 }
 
 #[test]
@@ -431,9 +247,9 @@ fn hosts_go_on_alone_after_the_root_was_replaced() {
     }
 }
 
-#[test]
-fn hosts_stop_when_their_authority_ends() {
-    let story = Story::start(|_| mesh(20));
+/// Hosts that are cut off for longer than their authority lasts, in seconds, serve until shortly before its end.
+pub(crate) fn assert_hosts_stop(authority: u64, serve: u64) {
+    let story = Story::start(|_| mesh(authority));
     let (two, three, ratings) = two_hosts(false);
     let joined = [story.join(&two, "two"), story.join(&three, "three")];
     story.await_authority("two", &["ratings"]);
@@ -444,7 +260,7 @@ fn hosts_stop_when_their_authority_ends() {
         .tulle(&["token", "create", "node/two", "-o", "json"]);
     story.kill();
     let lost = Instant::now();
-    call_until(ratings, lost + Duration::from_secs(LIFETIME + 1));
+    call_until(ratings, lost + Duration::from_secs(serve));
     for child in joined {
         let ended = child.wait_with_output().unwrap();
         let said = String::from_utf8(ended.stderr).unwrap();
@@ -458,7 +274,7 @@ fn hosts_stop_when_their_authority_ends() {
         }
     }
     assert!(
-        lost.elapsed() <= Duration::from_secs(30),
+        lost.elapsed() <= Duration::from_secs(authority + 10),
         "{:?}",
         lost.elapsed()
     );
@@ -475,6 +291,11 @@ fn hosts_stop_when_their_authority_ends() {
     };
     assert_eq!(late.code, 1, "{late:?}");
     assert!(late.err.contains("has expired"), "{late:?}");
+}
+
+#[test]
+fn hosts_stop_when_their_authority_ends() {
+    assert_hosts_stop(20, LIFETIME + 1);
 }
 
 #[test]
