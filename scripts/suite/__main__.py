@@ -32,7 +32,8 @@ from cargo_tests import ROOT
 # the memory that the kernel has for sockets.
 ALONE = ("redirect/namespaces::", "tests/local/bench_", "tests/local/mesh::revoked::a_revocation_takes_effect",
          "tests/local/mesh::policy::a_change_takes_effect", "tests/local/mesh::scraping::", "tests/local/proxy::greedy::",
-         "tests/local/mesh::returning_host::a_host_whose_address_changes")
+         "tests/local/mesh::returning_host::a_host_whose_address_changes", "tests/local/mesh::slow_link::joining_",
+         "tests/local/mesh::slow_link::a_change_")
 
 
 def options():

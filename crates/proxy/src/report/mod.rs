@@ -247,3 +247,52 @@ fn unix_seconds() -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    use tulle_net::socket::KeepAlive;
+
+    /// Headers of IP and TCP, with timestamps: all there is of a question, of its answer and of an acknowledgement.
+    const PACKET: u64 = 52;
+    /// Around a message: the head of gRPC, of a frame of HTTP/2, and of a record of TLS with its tag.
+    const AROUND: u64 = 5 + 9 + 5 + 1 + 16;
+    const HOUR: u64 = 3600;
+    /// An hour of 0.1 kbit/s.
+    const TENTH: u64 = HOUR * 100 / 8;
+
+    /// Bytes of an hour in which each end of a connection asks when nothing was said for so long.
+    fn questions(often: KeepAlive) -> u64 {
+        let both_ends = 2 * (PACKET + PACKET);
+        both_ends * HOUR / often.idle.as_secs()
+    }
+
+    /// `mesh::slow_link` measures a host in seconds. What happens every few minutes is added up here.
+    #[test]
+    fn an_idle_host_with_a_sidecar_costs_a_tenth_of_a_kilobit_a_second() {
+        // Every field, so that who adds one comes by here. Nothing failed, so nothing is left out.
+        let interval = v1::Interval {
+            milliseconds: u32::try_from(SPARING_BEAT.as_millis()).unwrap(),
+            edges: Vec::new(),
+            cpu_milliseconds: 60_000,
+            resident_bytes: 64 << 20,
+            connections: 1000,
+            log_level: "debug".into(),
+            left_out: Vec::new(),
+        };
+        let message = v1::FromProxy {
+            interval: Some(interval),
+            ..Default::default()
+        };
+        let message = u64::try_from(message.encoded_len()).unwrap();
+        assert!(message <= 32, "{message} bytes");
+        // The other end acknowledges it.
+        let report = PACKET + AROUND + message + PACKET;
+        let sidecar = questions(KeepAlive::PROXY_OF_HOST) + report * HOUR / SPARING_BEAT.as_secs();
+        let supervisor = questions(KeepAlive::HOST);
+        // 37,440 + 4,110 bytes: half of what is promised.
+        assert!(supervisor + sidecar <= TENTH, "{supervisor} + {sidecar}");
+        assert!(sidecar <= TENTH / 10, "{sidecar} of each further sidecar");
+    }
+}

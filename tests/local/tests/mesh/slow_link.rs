@@ -4,6 +4,7 @@
 use crate::cli_join::terminate;
 use crate::two_hosts::{ROUND, TwoHosts};
 use rustix::process::Signal;
+use std::process::Child;
 use std::time::{Duration, Instant};
 use tests_local::{Crossed, can_redirect, eventually, note_wait, pause, signal};
 
@@ -11,8 +12,14 @@ use tests_local::{Crossed, can_redirect, eventually, note_wait, pause, signal};
 const IDLE_BYTES_A_SECOND: u64 = 25;
 /// A change of an endpoint that one sidecar of a host is interested in.
 const CHANGE_BYTES: u64 = 300;
-/// So often at most it is looked how much that is.
-const TRIES: usize = 6;
+/// Tries of which the middle one is held to that. A question whether the other end is there, every 20 s from each end,
+/// falls into two of them at most.
+const CHANGES: usize = 5;
+/// How soon a host that joins over the slow line answers, the quickest of so many times: which packets are lost is chance.
+const JOINED: Duration = Duration::from_secs(10);
+const JOINS: usize = 3;
+/// The same for each of them.
+const JOINED_AT_LATEST: Duration = Duration::from_secs(40);
 
 #[test]
 fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
@@ -21,27 +28,73 @@ fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
     }
     let hosts = TwoHosts::start();
     hosts.yard.slow("64kbit");
-    hosts.yard.lose(5);
-    let mut command = hosts.join();
-    let (before, begun) = (hosts.yard.crossed(), Instant::now());
-    let mut joined = command.spawn().unwrap();
+    let mut joins: Vec<Duration> = Vec::new();
+    while joins.len() < JOINS && !joins.iter().any(|took| *took <= JOINED) {
+        let mut command = hosts.join();
+        hosts.yard.lose(5);
+        let (before, begun) = (hosts.yard.crossed(), Instant::now());
+        let mut joined = command.spawn().unwrap();
+        hosts.await_answer(ROUND);
+        let (took, crossed) = (begun.elapsed(), hosts.yard.crossed() - before);
+        println!("join and first request at 64 kbit/s with 5 % loss: {took:?}, {crossed:?}");
+        assert!(took < JOINED_AT_LATEST, "{took:?}");
+        assert!(crossed.bytes < 100_000, "{crossed:?}");
+        joins.push(took);
+        hosts.yard.mend();
+        assert_eq!(terminate(&mut joined), 0);
+    }
+    assert!(joins.iter().any(|took| *took <= JOINED), "{joins:?}");
+}
+
+/// A joined host, when reports of what was just counted and looks for what changed have come to an end.
+fn quiet() -> (TwoHosts, Child) {
+    let hosts = TwoHosts::start();
+    let joined = hosts.join().spawn().unwrap();
     hosts.await_answer(ROUND);
-    let (took, crossed) = (begun.elapsed(), hosts.yard.crossed() - before);
-    println!("join and first request at 64 kbit/s with 5 % loss: {took:?}, {crossed:?}");
-    // Ten seconds are what is promised; packets are lost at random, and this machine may be busy.
-    assert!(took < Duration::from_secs(40), "{took:?}");
-    assert!(crossed.bytes < 100_000, "{crossed:?}");
-    hosts.yard.mend();
+    eventually("the line is quiet", || {
+        let before = hosts.yard.crossed();
+        pause("whether anything crosses", Duration::from_secs(6));
+        hosts.yard.crossed() == before
+    });
+    (hosts, joined)
+}
+
+fn assert_idle_costs_little(seconds: u64) {
+    let (hosts, mut joined) = quiet();
+    let before = hosts.yard.crossed();
+    pause("the host is idle", Duration::from_secs(seconds));
+    let idle = hosts.yard.crossed() - before;
+    println!("idle for {seconds} s: {idle:?}");
+    assert!(idle.bytes <= IDLE_BYTES_A_SECOND * seconds, "{idle:?}");
+    hosts.await_answer(ROUND);
     assert_eq!(terminate(&mut joined), 0);
 }
 
-/// The only endpoint of ratings is gone, and comes back: two changes for the sidecar of reviews, which calls it.
-fn two_changes(hosts: &TwoHosts) -> Crossed {
+/// The questions of the supervisor's connection. Those of sidecars, and their reports, are too rare for a test that
+/// everybody waits for: `report::tests` of the proxy computes what they add.
+#[test]
+fn an_idle_host_costs_few_bytes() {
+    if can_redirect() {
+        assert_idle_costs_little(21);
+    }
+}
+
+/// A report is sent every ten minutes, and in between each end of a sidecar's connection asks twice.
+#[test]
+#[ignore = "thirteen minutes; make test-month runs it"]
+fn an_idle_host_costs_few_bytes_with_reports_and_all_questions() {
+    if can_redirect() {
+        assert_idle_costs_little(12 * 60);
+    }
+}
+
+/// The only endpoint of a service of the centre's host is gone, and comes back: two changes.
+fn two_changes(hosts: &TwoHosts, service: &str) -> Crossed {
     let before = hosts.yard.crossed();
-    let old = hosts.centre.application("ratings");
+    let old = hosts.centre.application(service);
     signal(old, Signal::KILL);
-    eventually("ratings runs again", || {
-        let now = hosts.centre.application_now("ratings");
+    eventually("its application runs again", || {
+        let now = hosts.centre.application_now(service);
         now.is_some_and(|now| now != old)
     });
     let begun = Instant::now();
@@ -50,7 +103,7 @@ fn two_changes(hosts: &TwoHosts) -> Crossed {
         let services = status["services"].as_array().unwrap();
         services
             .iter()
-            .any(|s| s["name"] == "ratings" && s["ready"] == true)
+            .any(|s| s["name"] == service && s["ready"] == true)
     });
     note_wait("its service is ready", begun.elapsed());
     pause(
@@ -60,36 +113,34 @@ fn two_changes(hosts: &TwoHosts) -> Crossed {
     hosts.yard.crossed() - before
 }
 
+/// The middle one of some tries costs no more bytes than this. They end as soon as that is known.
+fn assert_middle(what: &str, most: u64, mut cost: impl FnMut() -> Crossed) {
+    let mut little = 0_usize;
+    let mut tries: Vec<Crossed> = Vec::new();
+    while 2 * little < CHANGES && 2 * (tries.len() - little) < CHANGES {
+        let crossed = cost();
+        little += usize::from(crossed.bytes <= most);
+        tries.push(crossed);
+    }
+    println!("{what}: {tries:?}");
+    assert!(2 * little > CHANGES, "{what}: {tries:?}");
+}
+
 #[test]
-fn an_idle_host_and_a_change_elsewhere_cost_few_bytes() {
+fn a_change_elsewhere_costs_few_bytes() {
     if !can_redirect() {
         return;
     }
-    let hosts = TwoHosts::start();
-    let mut joined = hosts.join().spawn().unwrap();
-    hosts.await_answer(ROUND);
-    // Reports of what was just counted, and looks for what changed, come to an end.
-    eventually("the line is quiet", || {
-        let before = hosts.yard.crossed();
-        pause("whether anything crosses", Duration::from_secs(6));
-        hosts.yard.crossed() == before
+    let (hosts, mut joined) = quiet();
+    // The sidecar of reviews calls ratings. Where it takes longer than 40 ms for its answer, as on a busy machine it may,
+    // the kernel acknowledges by itself: so this test runs alone.
+    assert_middle("two changes of an endpoint", 2 * CHANGE_BYTES, || {
+        two_changes(&hosts, "ratings")
     });
-
-    let (before, seconds) = (hosts.yard.crossed(), 21);
-    pause("the host is idle", Duration::from_secs(seconds));
-    let idle = hosts.yard.crossed() - before;
-    println!("idle for {seconds} s: {idle:?}");
-    assert!(idle.bytes <= IDLE_BYTES_A_SECOND * seconds, "{idle:?}");
-
-    // Where a sidecar takes longer than 40 ms for its answer, as on a busy machine it may, the kernel acknowledges by itself.
-    let mut changes = Vec::new();
-    let is_little = (0..TRIES).any(|_| {
-        let crossed = two_changes(&hosts);
-        changes.push(crossed);
-        crossed.bytes <= 2 * CHANGE_BYTES
+    // Nobody on that host calls details.
+    assert_middle("two changes that it is not told of", 0, || {
+        two_changes(&hosts, "details")
     });
-    println!("two changes of an endpoint: {changes:?}");
-    assert!(is_little, "{changes:?}");
     hosts.await_answer(ROUND);
     assert_eq!(terminate(&mut joined), 0);
 }
