@@ -15,7 +15,8 @@ const MAX_EDGES: usize = 4096;
 /// Hours that are told apart: seven days. Those before are one.
 const MAX_HOURS: usize = 168;
 const MAX_NAME: usize = 253;
-/// Edges of a message. It has at most 20 KiB, so what is urgent waits two seconds on a line of 64 kbit/s at most.
+/// Edges of a message. It has 5 KB, so what is urgent waits less than a second on a line of 64 kbit/s. With the longest
+/// names and all reasons it has 40 KB, which takes five.
 const EDGES_OF_PIECE: usize = 50;
 const HOUR: i64 = 3600;
 
@@ -121,11 +122,13 @@ impl Ledger {
         }
     }
 
-    /// Sums all pairs up, to make room.
-    pub(super) fn sum_up(&mut self) {
-        for sums in std::mem::take(&mut self.edges).values() {
+    /// Sums all pairs up, to make room. Returns whether there were any.
+    pub(super) fn sum_up(&mut self) -> bool {
+        let edges = std::mem::take(&mut self.edges);
+        for sums in edges.values() {
             self.rest.add(sums);
         }
+        !edges.is_empty()
     }
 
     /// Reads a file.
@@ -210,6 +213,8 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message;
+    use tulle_api::away::MAX_REASONS;
 
     fn pair(source: &str, service: &str) -> Pair {
         (source.to_owned(), service.to_owned())
@@ -280,10 +285,71 @@ mod tests {
         );
         let pieces = ledger.pieces();
         assert!(pieces.iter().all(|p| p.edges.len() <= EDGES_OF_PIECE));
-        ledger.sum_up();
+        assert!(ledger.sum_up() && !ledger.sum_up());
         assert_eq!(
             (ledger.pieces().len(), ledger.rest.requests),
             (1, 6000 * 200)
         );
+    }
+
+    /// The lengths of the messages about it.
+    fn lengths(ledger: &Ledger) -> Vec<usize> {
+        ledger.pieces().iter().map(Message::encoded_len).collect()
+    }
+
+    #[test]
+    fn a_week_is_told_within_a_second_of_a_slow_line() {
+        let begin = 1_700_000_000;
+        let mut ledger = Ledger::begin(begin);
+        let many: BTreeMap<Pair, Sums> = (0..100)
+            .map(|i| {
+                let source = format!("spiffe://tulle.local/svc/caller-{}", i / 10);
+                let reasons = [("denied".to_owned(), 300), ("no_endpoint".to_owned(), 40)];
+                let sums = Sums {
+                    requests: 6000,
+                    failed: 40,
+                    denied: 300,
+                    reasons: reasons.into(),
+                };
+                (pair(&source, &format!("service-{}", i % 10)), sums)
+            })
+            .collect();
+        for hour in 0..168 {
+            ledger.add(begin + hour * HOUR, &many);
+        }
+        assert_eq!((ledger.edges.len(), ledger.hours.len()), (100, MAX_HOURS));
+        // A pair has 34 bytes, of which its two names are four, and an hour 19. Each of the two messages has 17 names beside
+        // them, 330 bytes. All of it is 7.4 KB, and a second of 64 kbit/s is 8.
+        let lengths = lengths(&ledger);
+        assert_eq!(lengths.len(), 2);
+        assert!(lengths.iter().sum::<usize>() <= 8000, "{lengths:?}");
+    }
+
+    #[test]
+    fn what_is_urgent_never_waits_long_for_a_message() {
+        let mut ledger = Ledger::begin(1_700_000_000);
+        let many = u64::from(u32::MAX);
+        let reasons = (0..MAX_REASONS).map(|r| (format!("{r:02}{}", "r".repeat(30)), many));
+        let sums = Sums {
+            requests: many,
+            failed: many,
+            denied: many,
+            reasons: reasons.collect(),
+        };
+        let long = "x".repeat(MAX_NAME);
+        let edges: BTreeMap<Pair, Sums> = (0..200)
+            .map(|i| {
+                (
+                    pair(&format!("{i}{long}"), &format!("-{i}{long}")),
+                    sums.clone(),
+                )
+            })
+            .collect();
+        for hour in 0..168 {
+            ledger.add(1_700_000_000 + hour * HOUR, &edges);
+        }
+        let lengths = lengths(&ledger);
+        assert_eq!(lengths.len(), 200 / EDGES_OF_PIECE);
+        assert!(lengths.iter().all(|l| *l <= 48 << 10), "{lengths:?}");
     }
 }

@@ -204,11 +204,20 @@ impl Files {
             if bytes <= MAX_BYTES {
                 break;
             }
-            let mut ledger = Ledger::read(file)?;
             bytes -= size(file).min(bytes);
-            ledger.sum_up();
-            ledger.write(file)?;
-            bytes += size(file);
+            match Ledger::read(file) {
+                Ok(mut ledger) => {
+                    if ledger.sum_up() {
+                        ledger.write(file)?;
+                    }
+                    bytes += size(file);
+                }
+                // It would be left out when it is to be sent.
+                Err(failure) => {
+                    tracing::warn!("{failure}; it is given up");
+                    remove(file)?;
+                }
+            }
         }
         Ok(())
     }
@@ -256,4 +265,94 @@ async fn scrape(context: &Context) -> Vec<(i32, Vec<MetricSample>)> {
 fn seconds() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pairs of a time away. With long names they are 240 KB.
+    const PAIRS: usize = 400;
+
+    fn files(directory: &Path) -> Files {
+        Files {
+            directory: directory.to_owned(),
+        }
+    }
+
+    /// The begin of a time away, one a day.
+    fn begin(number: i64) -> i64 {
+        1_700_000_000 + number * 24 * 3600
+    }
+
+    fn ledger(number: i64) -> Ledger {
+        let mut ledger = Ledger::begin(begin(number));
+        let long = "x".repeat(240);
+        let sums = Sums {
+            requests: 1,
+            ..Sums::default()
+        };
+        let counted: BTreeMap<Pair, Sums> = (0..PAIRS)
+            .map(|i| {
+                let name = format!("{i}{long}");
+                ((name.clone(), name), sums.clone())
+            })
+            .collect();
+        ledger.add(begin(number) + 60, &counted);
+        ledger
+    }
+
+    /// Bytes of all files.
+    fn bytes(files: &Files) -> u64 {
+        let all = files.all().unwrap();
+        all.iter().map(|f| f.metadata().unwrap().len()).sum()
+    }
+
+    /// Pairs that are told apart, and requests of all.
+    fn told(ledger: &Ledger) -> (usize, u64) {
+        let pieces = ledger.pieces();
+        let edges = pieces.iter().flat_map(|p| &p.edges);
+        let sums = edges.clone().filter_map(|e| e.sums.as_ref());
+        let rest = pieces.iter().filter_map(|p| p.rest.as_ref());
+        (edges.count(), sums.chain(rest).map(|s| s.requests).sum())
+    }
+
+    #[test]
+    fn all_times_together_are_within_their_bound_and_the_newest_are_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path());
+        let (surplus, most) = (6, i64::try_from(MAX_FILES).unwrap());
+        for number in 0..surplus + most {
+            files.write(&ledger(number)).unwrap();
+            assert!(bytes(&files) <= MAX_BYTES, "{number}");
+        }
+        // None is summed up before it has to be.
+        let bytes = bytes(&files);
+        assert!(bytes > MAX_BYTES / 10 * 9, "{bytes}");
+        let kept = files.all().unwrap();
+        let kept: Vec<Ledger> = kept.iter().map(|f| Ledger::read(f).unwrap()).collect();
+        let begins: Vec<i64> = kept.iter().map(|k| k.from).collect();
+        let newest: Vec<i64> = (surplus..surplus + most).map(begin).collect();
+        assert_eq!(begins, newest, "the oldest were given up");
+        // The sums of each are right, and the pairs are those of the newest.
+        let told: Vec<(usize, u64)> = kept.iter().map(told).collect();
+        assert!(told.iter().all(|(_, requests)| *requests == PAIRS as u64));
+        let whole: Vec<bool> = told.iter().map(|(pairs, _)| *pairs == PAIRS).collect();
+        assert!(whole.is_sorted(), "{whole:?}");
+        assert_eq!((whole.first(), whole.last()), (Some(&false), Some(&true)));
+        assert!(told.iter().all(|(pairs, _)| [0, PAIRS].contains(pairs)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_takes_no_room_from_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path());
+        let broken = directory.path().join(format!("{}-1.json", begin(0)));
+        let length = usize::try_from(MAX_BYTES).unwrap();
+        std::fs::write(&broken, vec![b'x'; length]).unwrap();
+        files.write(&ledger(1)).unwrap();
+        assert!(!broken.exists());
+        let kept = Ledger::read(&files.all().unwrap()[0]).unwrap();
+        assert_eq!(kept, ledger(1));
+    }
 }
