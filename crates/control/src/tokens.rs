@@ -298,4 +298,18 @@ mod tests {
         let kept = String::from_utf8(values[0].1.clone()).unwrap();
         assert!(!kept.contains(secret));
     }
+
+    #[test]
+    fn a_token_may_end_after_2038() {
+        let store = Memory::new();
+        // Its ten minutes go past the seconds of 31 bits and of 32.
+        for seconds in [(1 << 31) - 300, (1 << 32) - 300] {
+            let now = UNIX_EPOCH + Duration::from_secs(seconds);
+            let token = create(&store, &identity(), "", DEFAULT_TTL, now).unwrap();
+            let end = now + DEFAULT_TTL;
+            let late = spend(&store, &token, end);
+            assert!(matches!(late, Err(TokenError::Expired)));
+            assert!(spend(&store, &token, end - Duration::from_secs(1)).is_ok());
+        }
+    }
 }

@@ -267,4 +267,15 @@ mod tests {
         );
         assert_eq!(percentile(&[], 0.5), None);
     }
+
+    #[test]
+    fn counters_beyond_32_bits_are_whole() {
+        let samples = parse("istio_requests_total 4294967303\na 9007199254740991\n");
+        assert_eq!(samples[0].value, 4_294_967_303.0);
+        assert_eq!(samples[1].value, 9_007_199_254_740_991.0, "2^53 - 1");
+        let (mut counted, mut before) = (CountedTraffic::default(), CountedTraffic::default());
+        counted.take(&samples[0]);
+        before.take(&parse("istio_requests_total 4294967290").remove(0));
+        assert_eq!(counted.since(&before).requests, 13.0);
+    }
 }

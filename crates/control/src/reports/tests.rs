@@ -148,6 +148,22 @@ fn a_call_that_both_sides_tell_of_counts_once_and_says_why_it_was_denied() {
     assert_eq!((facts.cpu, facts.memory), (Some(0.05), Some(8 << 20)));
 }
 
+#[test]
+fn what_is_beyond_32_bits_is_counted_whole() {
+    let (reports, nodes) = (Reports::default(), nodes(&["a", "b"]));
+    let (a, _asked) = join(&reports, "a");
+    let much = (1 << 32) + 7;
+    let outcomes = vec![outcome(2, "", much), outcome(4, "denied", 2 * much)];
+    for _ in 0..2 {
+        let told = told(vec![edge(true, "a", "b", outcomes.clone())]);
+        reports.hear(&a, &nodes, told);
+    }
+    assert_eq!(
+        seen(&reports),
+        [("service/a>service/b".into(), 6 * much, 0, 4 * much)]
+    );
+}
+
 #[tokio::test]
 async fn a_question_is_answered_by_the_proxy_that_was_asked() {
     let reports = Arc::new(Reports::default());

@@ -218,4 +218,29 @@ mod tests {
         assert_eq!(since(7, 5), 2);
         assert_eq!(since(3, 5), 3);
     }
+
+    #[test]
+    fn what_is_beyond_32_bits_is_told_whole() {
+        let (metrics, mut counts) = (Metrics::default(), Counts::default());
+        let much = (1 << 32) + 7;
+        let series = metrics.series(Labels {
+            tcp: true,
+            ..labels("b")
+        });
+        series.tcp_opened();
+        counts.skip(&metrics.report());
+        series.tcp_bytes(much, 2 * much);
+        let changes = counts.changes(&metrics.report(), 1 << 20);
+        assert_eq!(
+            (changes[0].received_bytes, changes[0].sent_bytes),
+            (much, 2 * much)
+        );
+        request(&metrics, "c", 200, Reason::Ok);
+        let mut numbers = metrics.report();
+        for (_, _, histogram) in numbers.requests.values_mut().flatten() {
+            histogram.count = much;
+        }
+        let changes = counts.changes(&numbers, 1 << 20);
+        assert_eq!(changes[0].outcomes[0].count, much);
+    }
 }

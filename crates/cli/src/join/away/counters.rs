@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use tulle_model::samples::parse;
 
-    fn text(good: u32, denied: u32, lost: u32) -> Vec<MetricSample> {
+    fn text(good: u64, denied: u64, lost: u64) -> Vec<MetricSample> {
         let edge = "source_principal=\"spiffe://t/svc/a\",destination_service=\"b\",destination_principal=\"spiffe://t/svc/b\"";
         let nobody = "source_principal=\"spiffe://t/svc/a\",destination_service=\"c\",destination_principal=\"unknown\"";
         parse(&format!(
@@ -142,5 +142,18 @@ mod tests {
         // Another process begins with nothing.
         let counted = counters.advance(vec![(own + 1, text(2, 0, 0))]);
         assert_eq!(counted.values().map(|s| s.requests).sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn counters_beyond_32_bits_are_read_whole() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let (mut counters, many) = (Counters::default(), 1 << 32);
+        counters.advance(vec![(own, text(5, 1, 0))]);
+        let counted = counters.advance(vec![(own, text(many + 8, 2 * many + 1, many))]);
+        let b = &counted[&("spiffe://t/svc/a".to_owned(), "b".to_owned())];
+        assert_eq!((b.requests, b.denied), (3 * many + 3, 2 * many));
+        assert_eq!(b.reasons["denied"], 2 * many);
+        let c = &counted[&("spiffe://t/svc/a".to_owned(), "c".to_owned())];
+        assert_eq!((c.requests, c.failed), (many, many));
     }
 }

@@ -352,4 +352,27 @@ mod tests {
         assert_eq!(lengths.len(), 200 / EDGES_OF_PIECE);
         assert!(lengths.iter().all(|l| *l <= 48 << 10), "{lengths:?}");
     }
+
+    #[test]
+    fn sums_beyond_32_bits_and_times_after_2038_are_kept_and_told_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("1.json");
+        let (year_2040, many) = (2_208_988_800, (1 << 32) + 7);
+        let mut ledger = Ledger::begin(year_2040);
+        let a = pair("svc/a", "ratings");
+        ledger.add(year_2040 + 60, [(&a, &sums(many, 1))]);
+        ledger.add(year_2040 + 120, [(&a, &sums(many, many))]);
+        ledger.write(&file).unwrap();
+        assert_eq!(Ledger::read(&file).unwrap(), ledger);
+        let piece = ledger.pieces().remove(0);
+        assert_eq!(piece.until_unix_seconds, year_2040 + 120);
+        let told = piece.edges[0].sums.clone().unwrap();
+        assert_eq!((told.requests, told.denied), (2 * many, many + 1));
+        assert_eq!(told.reasons[0].count, many + 1);
+        let hour = &piece.hours[0];
+        assert_eq!(
+            (hour.begin_unix_seconds, hour.requests),
+            (year_2040, 2 * many)
+        );
+    }
 }

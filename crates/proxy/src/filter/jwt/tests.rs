@@ -251,6 +251,23 @@ fn a_remembered_token_expires() {
 }
 
 #[test]
+fn a_token_may_end_after_2038() {
+    let signer = Signer::new();
+    let jwt = Jwt::compile(&filter(&signer)).unwrap();
+    // The begin of 2040 and of 2110, beyond the seconds of 31 bits and of 32.
+    for end in [2_208_988_800_u64, 4_417_977_600] {
+        let mut claims = claims();
+        claims["exp"] = json!(end);
+        let fields = bearer(&signer.token(&json!({ "alg": "ES256", "kid": "k" }), &claims));
+        for now in [NOW, 1 << 31, end + 59] {
+            assert!(check_at(&jwt, &fields, now).is_ok(), "{now} of {end}");
+        }
+        let failure = check_at(&jwt, &fields, end + 60).unwrap_err();
+        assert!(failure.detail.contains("expired"), "{failure}");
+    }
+}
+
+#[test]
 fn memory_of_tokens_is_bounded() {
     let signer = Signer::new();
     let jwt = Jwt::compile(&filter(&signer)).unwrap();

@@ -317,3 +317,37 @@ fn the_text_comes_in_pieces() {
     assert_eq!(samples.count(), 50);
     assert!(whole.contains("tulle_policy_audit_total"));
 }
+
+#[test]
+fn counters_go_on_past_32_bits() {
+    let (metrics, much) = (Metrics::default(), (1 << 32) + 7);
+    let series = metrics.series(Labels {
+        tcp: true,
+        ..labels()
+    });
+    series.tcp_opened();
+    series.tcp_bytes(much, much + 1);
+    count(&metrics, labels(), 200, (much, 0));
+    // Two workers. Nobody sends so many requests in a test.
+    let report = || {
+        let mut report = metrics.report();
+        for (_, _, histogram) in report.requests.values_mut().flatten() {
+            histogram.count = much;
+            histogram.buckets[0] = much;
+        }
+        report
+    };
+    let mut both = report();
+    both.merge(report());
+    let text: String = both.into_text(FULL).collect();
+    for (sample, expected) in [
+        ("istio_requests_total{", 2 * much),
+        ("istio_request_duration_milliseconds_count{", 2 * much),
+        ("istio_request_duration_milliseconds_bucket{", 2 * much),
+        ("istio_request_bytes_sum{", 2 * much),
+        ("istio_tcp_received_bytes_total{", 2 * much),
+        ("istio_tcp_sent_bytes_total{", 2 * much + 2),
+    ] {
+        assert_eq!(value(&text, &[sample]), expected.to_string(), "{sample}");
+    }
+}
