@@ -110,7 +110,7 @@ test: test-needs ## the whole test suite of one host (as root also network names
 	# oha behind the build. The proxy also as users get it: the budget of memory is about that one.
 	@nice scripts/fetch-oha.sh >/dev/null & oha=$$!; \
 	$(PROGRAMS) && $(PROXY) && wait $$oha
-	TULLE_RELEASE=1 $(SUITE) test
+	TULLE_RELEASE=1 $(SUITE) test $(if $(and $(CI),$(ROOT)),--skips tests/skips.txt)
 	cargo test --workspace --locked --doc --quiet
 	for tests in scripts/suite scripts/account scripts/language scripts/docs tests/conformance tests/images tests/release; do \
 		python3 -B -m unittest discover --quiet --start-directory $$tests || exit 1; \

@@ -25,6 +25,7 @@ import expected
 import page
 import process
 import run
+import skips
 import times
 from cargo_tests import ROOT
 
@@ -52,6 +53,8 @@ def options():
     test.add_argument("--ignore-interrupt", action="store_true", help="start tests with SIGINT ignored")
     test.add_argument("--expected", action="append", type=pathlib.Path,
                       help="list of tests that must fail here, with reasons; may be said again")
+    test.add_argument("--skips", action="append", type=pathlib.Path,
+                      help="list of tests that may be skipped here, with reasons: any other that is fails; may be said again")
     test.add_argument("cargo", nargs="*", help="arguments of cargo test, after --")
     targets = commands.add_parser("targets", help="run make targets and write down their times")
     targets.add_argument("target", nargs="+")
@@ -68,6 +71,7 @@ def options():
     noted.add_argument("--wall", type=float, required=True, help="seconds")
     noted.add_argument("--cpu", type=float, required=True, help="seconds")
     noted.add_argument("--waits", required=True, help="file with what it waited for, if it exists")
+    noted.add_argument("--log", type=pathlib.Path, help="its output, which says so if it was skipped")
     return parser.parse_args()
 
 
@@ -89,7 +93,13 @@ def test(given):
     alone = [job for job in jobs if job.name.startswith(ALONE)]
     how = {"limit": given.limit, "stdin": given.stdin, "ignore_interrupt": given.ignore_interrupt}
     listed = expected.Expected(given.expected) if given.expected else None
-    judged = listed.judge if listed else lambda outcomes: outcomes
+    allowed = skips.Allowed(given.skips) if given.skips else None
+
+    def judged(outcomes):
+        for one in filter(None, (listed, allowed)):
+            outcomes = one.judge(outcomes)
+        return outcomes
+
     begun = time.monotonic()
     busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(given.load)]
     try:
@@ -101,16 +111,21 @@ def test(given):
             loop.wait()
     outcomes += more[0]
     failed += more[1]
-    note([outcome.row() for outcome in outcomes])
+    rows = [outcome.row() for outcome in outcomes]
+    note(rows)
     cpu = sum(outcome.cpu for outcome in outcomes)
+    for line in skips.summary(rows):
+        print(line)
     for outcome in failed:
         print(f"FAILED {outcome.job.name}")
     as_listed = len(listed.failed) if listed else 0
-    unmet = listed.unmet(jobs) if listed and not given.only else []
-    for entry in unmet:
-        print(f"FAILED {entry}: there is no such test, but {listed.reasons[entry]}")
+    lists = [one for one in (listed, allowed) if one and not given.only]
+    unmet = [(entry, one.reasons[entry]) for one in lists for entry in one.unmet(jobs)]
+    for entry, reason in unmet:
+        print(f"FAILED {entry}: there is no such test, but {reason}")
+    skipped = sum("skipped" in row for row in rows)
     also = f", {as_listed} failed as listed" if listed else ""
-    print(f"{len(outcomes) - len(failed) - as_listed} tests passed, {len(failed)} failed{also}, in "
+    print(f"{len(outcomes) - len(failed) - as_listed - skipped} tests passed, {skipped} skipped, {len(failed)} failed{also}, in "
           f"{time.monotonic() - begun:.0f} s (CPU {cpu:.0f} s)")
     return 1 if failed or unmet else 0
 
@@ -133,8 +148,10 @@ def programs(given):
 
 def noted(given):
     """Adds a test that somebody else has run."""
-    waits = process.read_waits(given.waits)
-    note([{"name": given.name, "wall": round(given.wall, 2), "cpu": round(given.cpu, 2), "waits": waits}])
+    row = {"name": given.name, "wall": round(given.wall, 2), "cpu": round(given.cpu, 2), "waits": process.read_waits(given.waits)}
+    whole, part = skips.said(given.log.read_text(errors="replace")) if given.log else (None, None)
+    row |= {"skipped": whole} if whole else {}
+    note([row | ({"left_out": part} if part else {})])
     return 0
 
 

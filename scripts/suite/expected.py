@@ -12,6 +12,7 @@ class Expected:
     """The lists, and which of their lines were met."""
 
     def __init__(self, paths):
+        self.paths = " ".join(str(path) for path in paths)
         self.reasons = {}
         for path in paths:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -31,11 +32,13 @@ class Expected:
         return next((e for e in self.reasons if e.endswith("*") and name.startswith(e[:-1])), None)
 
     def judge(self, outcomes):
-        """Passes outcomes on; a test on the list has done right if it failed."""
+        """Passes outcomes on; a test on the list has done right if it failed. One that did not run has done neither."""
         for outcome in outcomes:
             if entry := self.entry(outcome.job.name):
                 self.met.add(entry)
-                if outcome.faults:
+                if outcome.skipped:
+                    pass
+                elif outcome.faults:
                     self.failed.append(outcome)
                     outcome.faults = []
                 else:

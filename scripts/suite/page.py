@@ -3,6 +3,7 @@
 import time
 
 import promises
+import skips
 import times
 
 BEGIN, END = "<!-- `scripts/suite times --write` writes this -->", "<!-- end of times -->"
@@ -13,8 +14,9 @@ def summary(accounts):
     lines = []
     for account in accounts:
         verdict = "passed" if account["passed"] else "FAILED"
+        tests = f", {skips.count(account['tests'])}" if any("skipped" in test for test in account["tests"]) else ""
         lines.append(f"{verdict} {account['target']:20} {times.minutes(account['wall']):>9}, CPU "
-                     f"{times.minutes(account['cpu'])}, {account['kind']}")
+                     f"{times.minutes(account['cpu'])}, {account['kind']}{tests}")
     total = times.minutes(sum(account["wall"] for account in accounts))
     return "\n".join([*lines, f"all of it: {total}"])
 
@@ -33,9 +35,12 @@ def results(accounts):
                       "|---|---|---|---|---|"]
             # The longest, and all that stand for a promise.
             slowest = sorted(account["tests"], key=lambda test: -test["wall"])
+            slowest = [test for test in slowest if "skipped" not in test]
             shown = slowest[:50] + [test for test in slowest[50:] if test["name"] in promises.OF]
             lines += [f"| {test['name']} | {test['wall']:.1f} | {test['cpu']:.1f} | {times.waits(test)} "
                       f"| {_promise(test['name'])} |" for test in shown]
+            # A promise whose test did not run is guarded by nobody.
+            lines += [line for told in skips.summary(account["tests"]) for line in ("", told)]
     return "\n".join(lines) + "\n"
 
 

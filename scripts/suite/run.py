@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 
+import skips
 from process import Running
 
 # Tests wait more than they compute.
@@ -35,10 +36,14 @@ class Outcome:
         if found.get("left"):
             self.faults.append("it left processes behind: " + "; ".join(found["left"]))
         self.log = log
+        # A test that failed has run.
+        self.skipped, self.left_out = skips.said(log) if not self.faults else (None, None)
 
     def row(self):
         """As it is kept in the account."""
-        return {"name": self.job.name, "wall": round(self.wall, 2), "cpu": round(self.cpu, 2), "waits": self.waits}
+        row = {"name": self.job.name, "wall": round(self.wall, 2), "cpu": round(self.cpu, 2), "waits": self.waits}
+        row |= {"skipped": self.skipped} if self.skipped else {}
+        return row | ({"left_out": self.left_out} if self.left_out else {})
 
 
 def run(jobs, at_once=None, limit=LIMIT_SECONDS, **how):

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import expected
 import page
 import promises
 import run
+import skips
 import times
 from cargo_tests import ROOT, Job
 
@@ -80,6 +82,42 @@ class Processes(unittest.TestCase):
                 expected.Expected([pathlib.Path(file.name)])
         self.assertIn(":1: a line is a test", str(end.exception))
 
+    def test_a_test_that_says_that_it_is_skipped_has_not_passed(self):
+        jobs = [job("echo 'running 1 test'; echo 'skipped: no qemu'; echo 'test a ... ok'", "a::whole"),
+                job("echo 'test b ... skipped: no qemu'", "b::one_processor"), job("echo 'it is skipped: no'", "c::ran"),
+                job("echo 'skipped in part: no systemd'", "d::part"), job("echo 'skipped: no Go'; exit 1", "e::failed")]
+        found = outcomes(jobs)
+        self.assertEqual([found[one.name].skipped for one in jobs], ["no qemu", "no qemu", None, None, None])
+        self.assertEqual(found["d::part"].left_out, "no systemd")
+        self.assertEqual(found["e::failed"].faults, ["exit code 1"])
+        rows = [found[one.name].row() for one in jobs]
+        self.assertEqual(skips.summary(rows), ["skipped 2: no qemu (a::whole, b::one_processor)",
+                                               "skipped in part 1: no systemd (d::part)"])
+        self.assertEqual(skips.count(rows), "3, 2 skipped")
+
+    def test_a_skip_that_no_list_allows_is_a_failure(self):
+        jobs = [job("echo 'skipped: why'", "a::may"), job("true", "a::ran"), job("echo 'skipped: why'", "b::may_not"),
+                job("echo 'skipped in part: why'", "b::not_in_part"), job("exit 1", "b::fails")]
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("a::may  it may\na::ran  it may, too\nb::gone  it may\n")
+            file.flush()
+            allowed = skips.Allowed([pathlib.Path(file.name)])
+            judged = {outcome.job.name: outcome for outcome in allowed.judge(run.run(jobs))}
+        self.assertEqual([judged[name].faults for name in ("a::may", "a::ran")], [[], []])
+        self.assertEqual(judged["a::may"].skipped, "why")
+        for name in ("b::may_not", "b::not_in_part"):
+            self.assertIn("does not say that it may be: why", judged[name].faults[0])
+        self.assertEqual(judged["b::fails"].faults, ["exit code 1"])
+        self.assertEqual(allowed.unmet(jobs), ["b::gone"])
+
+    def test_a_skipped_test_that_must_fail_here_has_done_neither(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("a::fails  qemu\n")
+            file.flush()
+            listed = expected.Expected([pathlib.Path(file.name)])
+            one = list(listed.judge(run.run([job("echo 'skipped: no root'", "a::fails")])))[0]
+        self.assertEqual((one.faults, one.skipped, listed.failed), ([], "no root", []))
+
     def test_waits_are_summed_by_what_was_waited_for(self):
         found = self.only('printf "0.5 a port\\n1.25 a pod\\n0.25 a port\\n" >"$TULLE_TEST_WAITS"')
         self.assertEqual(found.waits, {"a port": 0.75, "a pod": 1.25})
@@ -109,13 +147,16 @@ built Kubernetes in 278 s""".splitlines():
         self.assertTrue(builds.is_cold())
 
     def test_a_page_shows_results_times_and_promises(self):
+        skipped = {"name": "tests/kube/helm", "wall": 0.1, "cpu": 0.1, "waits": {}, "skipped": "there is no Go"}
         account = {"target": "test-kube-all", "kind": "warm", "when": "", "passed": False, "wall": 100.0, "cpu": 70.0,
                    "builds": [{"what": "Kubernetes", "units": 1, "seconds": 278.0}],
-                   "tests": [{"name": "tests/kube/upgrade", "wall": 68.0, "cpu": 20.0, "waits": {"a pod": 9.0}}]}
+                   "tests": [{"name": "tests/kube/upgrade", "wall": 68.0, "cpu": 20.0, "waits": {"a pod": 9.0}}, skipped]}
+        self.assertIn("warm, 1, 1 skipped", page.summary([account]))
         text = page.results([account])
         for part in ("**failed**", "1.7 min", "Kubernetes 4.6 min", "tests/kube/upgrade | 68.0 | 20.0 | a pod 9.0",
-                     promises.OF["tests/kube/upgrade"][0]):
+                     promises.OF["tests/kube/upgrade"][0], "skipped 1: there is no Go (tests/kube/helm)"):
             self.assertIn(part, text)
+        self.assertNotIn("tests/kube/helm |", text)
 
     def test_every_promise_names_a_page_and_a_test_that_exist(self):
         for name, (_, place) in promises.OF.items():
@@ -139,6 +180,14 @@ built Kubernetes in 278 s""".splitlines():
             for file in place.rglob("*.rs"):
                 if file.relative_to(ROOT).as_posix() not in may:
                     self.assertNotIn("thread::sleep(", file.read_text(), f"{file}: use eventually(), or pause() with a reason")
+
+    def test_no_test_returns_early_in_silence(self):
+        # `is_root` and `can_redirect` of tests/local say that the test is skipped.
+        silent = re.compile(r"(?:!\s*(?:rustix::process::)?get(?:e)?uid\(\)\.is_root\(\)|!\s*runs_as_root\(\)|!\s*redirects\(\))"
+                            r"\s*\{\s*return(?: None)?;")
+        for file in [*(ROOT / "tests").rglob("*.rs"), *ROOT.glob("crates/*/tests/**/*.rs"), *ROOT.glob("crates/*/src/**/*.rs")]:
+            found = silent.search(file.read_text())
+            self.assertIsNone(found, f"{file}: it says nothing before it returns: {found and found[0]!r}")
 
     def test_tables_are_put_between_marks(self):
         with tempfile.TemporaryDirectory() as place:

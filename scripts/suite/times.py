@@ -6,6 +6,7 @@ import pathlib
 import re
 import time
 
+import skips
 from cargo_tests import ROOT
 
 PLACE = ROOT / "build/times"
@@ -86,7 +87,8 @@ def last_walls():
     walls = {}
     for path in sorted(PLACE.glob("*.json"), key=lambda path: path.stat().st_mtime):
         for test in (read(path) or {"tests": []})["tests"]:
-            walls[test["name"]] = test["wall"]
+            if "skipped" not in test:
+                walls[test["name"]] = test["wall"]
     return walls
 
 
@@ -112,10 +114,10 @@ def table(targets, slowest):
             totals[kind] += (account or newest)["wall"]
             cells += [minutes(account["wall"]), built(account)] if account else ["–", "–"]
         cells.append(", ".join(minutes(account["cpu"]) for account in accounts.values() if account))
-        cells.append(str(len(newest["tests"]) or "–"))
+        cells.append(skips.count(newest["tests"]) if newest["tests"] else "–")
         tests += newest["tests"]
         lines.append(f"| {' | '.join(cells)} |")
-    lines.append(f"| all | {minutes(totals['cold'])} | | {minutes(totals['warm'])} | | | {len(tests)} |")
+    lines.append(f"| all | {minutes(totals['cold'])} | | {minutes(totals['warm'])} | | | {skips.count(tests)} |")
     lines += ["", "| test | wall s | CPU s | waits for, s |", "|---|---|---|---|"]
     for test in sorted(tests, key=lambda test: -test["wall"])[:slowest]:
         lines.append(f"| {test['name']} | {test['wall']:.1f} | {test['cpu']:.1f} | {waits(test)} |")

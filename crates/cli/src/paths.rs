@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn root_keeps_nothing_in_a_directory_of_somebody_else() {
         if !rustix::process::geteuid().is_root() {
-            return;
+            return println!("skipped: it needs root");
         }
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("a/state");

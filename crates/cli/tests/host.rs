@@ -185,7 +185,7 @@ fn a_probes_period_holds_before_it_is_ready_too() {
 #[test]
 fn the_user_of_a_workload_has_a_name() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return println!("skipped: it needs root");
     }
     let mesh = Mesh::new();
     let script = "id -un; id -gn; getent passwd $(id -u); getent passwd root; echo $USER";

@@ -144,8 +144,7 @@ fn verify(unit: &Path) {
         .arg(unit)
         .output();
     let Ok(output) = output else {
-        eprintln!("not verified: systemd-analyze is not installed");
-        return;
+        return println!("skipped in part: systemd-analyze, which judges units, is not installed");
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     // It also looks at the units of this machine.

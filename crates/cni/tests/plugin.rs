@@ -13,7 +13,7 @@ struct Pod(String);
 impl Pod {
     fn new(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: network namespaces need root");
+            println!("skipped: it needs root, for network namespaces");
             return None;
         }
         let pod = Self(format!("tulle-cni-{name}-{}", std::process::id()));

@@ -13,7 +13,7 @@ pub fn peer(script: &str, set: impl FnOnce(&mut Command)) -> Option<String> {
     let done = command.output().unwrap_or_else(|e| panic!("{script}: {e}"));
     let said = String::from_utf8_lossy(&done.stderr);
     if done.status.code() == Some(69) {
-        println!("skipped: {said}");
+        println!("skipped: {}", said.trim());
         return None;
     }
     assert!(done.status.success(), "{script}: {said}");

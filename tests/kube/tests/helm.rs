@@ -18,7 +18,7 @@ fn helm() -> Option<PathBuf> {
         .unwrap();
     let said = String::from_utf8_lossy(&built.stderr);
     if built.status.code() == Some(69) {
-        println!("skipped: {said}");
+        println!("skipped: {}", said.trim());
         return None;
     }
     assert!(built.status.success(), "{said}");

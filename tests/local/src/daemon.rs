@@ -1,7 +1,7 @@
 //! Real servers that people put behind sidecars, as Debian packages them: each on a free port with
 //! a directory of its own, as a user without privileges, ended with the test.
 
-use crate::{PATIENCE, free_port, holds_within};
+use crate::{PATIENCE, free_port, holds_within, runs_as_root, skip};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -36,7 +36,9 @@ pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
         .map(|place| place.join(program))
         .find(|file| file.is_file());
     if found.is_none() {
-        eprintln!("skipped: there is no {program} (Debian package {package})");
+        skip(format_args!(
+            "there is no {program} (Debian package {package})"
+        ));
     }
     found
 }
@@ -55,7 +57,7 @@ impl Daemon {
             .prefix("tulle-test-")
             .tempdir()
             .unwrap();
-        let root = rustix::process::geteuid().is_root();
+        let root = runs_as_root();
         if root {
             std::os::unix::fs::chown(directory.path(), Some(NOBODY), Some(NOBODY)).unwrap();
         }

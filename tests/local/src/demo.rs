@@ -3,7 +3,7 @@
 //! It is taken down with the value, also when a test panics.
 
 use crate::{
-    Capture, Client, Message, eventually, free_port, interruptible, is_emulated, repository,
+    Capture, Client, Message, eventually, free_port, interruptible, is_emulated, repository, skip,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -22,23 +22,34 @@ const PROGRAMS: [&str; 4] = ["tulle", "tulle-proxy", "tulle-envoy", "bookinfo"];
 /// Somebody without privileges.
 const PLAIN_USER: u32 = 1234;
 
-/// Whether this process may make network namespaces. Says so if not.
+/// Whether this process may make network namespaces, groups of processes and processes of other users. If not, says that the
+/// test is skipped.
 pub fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
+    let root = runs_as_root();
     if !root {
-        eprintln!("skipped: only root may make network namespaces");
+        skip("it needs root");
     }
     root
 }
 
-/// Whether meshes in network namespaces work: who may make such, with programs that can ask where a connection was going. Says
-/// so if not.
+/// The same without a word, for a test that is another one then.
+pub fn runs_as_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether meshes in network namespaces work, whose connections are redirected: that takes root, and programs that can ask where a
+/// connection was going. If not, says that the test is skipped. A mesh in loopback mode needs none of that, whatever namespaces
+/// a test makes for it: such a test asks [`is_root`].
 pub fn can_redirect() -> bool {
-    let emulated = is_emulated();
-    if emulated {
-        eprintln!("skipped: qemu does not know SO_ORIGINAL_DST, which redirection needs");
+    if is_emulated() {
+        skip("it needs redirection, and qemu does not know SO_ORIGINAL_DST");
     }
-    !emulated && is_root()
+    !is_emulated() && is_root()
+}
+
+/// The same without a word, for a test that has its mesh in loopback mode then.
+pub fn redirects() -> bool {
+    !is_emulated() && runs_as_root()
 }
 
 /// The result of a command.
@@ -103,7 +114,7 @@ impl Demo {
     /// itself.
     pub fn prepare_without_privileges(change: impl FnOnce(String) -> String) -> Self {
         let mut demo = Self::prepare(true, change);
-        if rustix::process::geteuid().is_root() {
+        if runs_as_root() {
             demo.user = Some(PLAIN_USER);
             let user = Some(PLAIN_USER);
             std::os::unix::fs::chown(demo.path(), user, user).unwrap();

@@ -27,6 +27,7 @@ mod pair;
 mod ports;
 mod process;
 mod server;
+mod skips;
 mod study;
 mod tls;
 mod waits;
@@ -39,7 +40,9 @@ pub use capture::{Capture, Stream};
 pub use client::{Client, get, one, post};
 pub use collector::{Collector, Taken, said};
 pub use daemon::{Daemon, installed};
-pub use demo::{Answer, Demo, RATING, can_redirect, edge, is_root, read_demo, signal};
+pub use demo::{
+    Answer, Demo, RATING, can_redirect, edge, is_root, read_demo, redirects, runs_as_root, signal,
+};
 pub use envoy::{Envoy, EnvoyPair, bootstrap, envoy_binary, validate};
 pub use fleet::{Fleet, number};
 pub use gate::Gate;
@@ -54,6 +57,7 @@ pub use pair::{Config, Pair, gateway_config, inbound_config, outbound_config};
 pub use ports::{free_port, free_ports};
 pub use process::Proxy;
 pub use server::{Connection, Server, ok};
+pub use skips::{skip, skip_part};
 pub use study::Study;
 pub use tls::{
     TLS12, TLS13, TlsClient, TlsConnection, TlsServer, client_config, public_config, server_config,

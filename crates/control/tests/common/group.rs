@@ -21,7 +21,7 @@ pub struct Limited {
 /// Starts the test of this name again, which finds the directory with [`directory`]. `None`: limits need root.
 pub fn again(test: &str, bytes: u64, directory: &Path) -> Option<Limited> {
     if !rustix::process::getuid().is_root() {
-        eprintln!("skipped: limits of memory need root");
+        println!("skipped: it needs root, for limits of memory");
         return None;
     }
     let limits = ProcessLimits {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tests_local::{
     CLIENT, Client, Mesh, PATIENCE, Pair, Proxy, SERVER, Server, TlsClient, alone, gateway_config,
-    holds_within, id, inbound_config, ok, outbound_config, pause, release_binary,
+    holds_within, id, inbound_config, ok, outbound_config, pause, release_binary, skip,
 };
 use tulle_net::socket::raise_descriptor_limit;
 
@@ -110,7 +110,7 @@ fn an_idle_tls_connection_costs_little() {
 /// without link-time optimisation in its place.
 fn release() -> Option<PathBuf> {
     if !is_promised() {
-        println!("skipped: this is about the program that `make test` builds");
+        skip("it is about the program that `make test` builds");
         return None;
     }
     let program = release_binary().filter(|program| is_fresh(program));

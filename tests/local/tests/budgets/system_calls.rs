@@ -4,7 +4,7 @@ use crate::{is_promised, usual_request, with_policy};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use tests_local::{Client, Pair, Proxy, Server, ok};
+use tests_local::{Client, Pair, Proxy, Server, ok, skip};
 
 const REQUESTS: usize = 1024;
 /// Measured again so often when it is too much: other work on the machine can only make it more.
@@ -121,7 +121,7 @@ fn a_request_costs_few_system_calls() {
         for (name, proxy) in [("client's", &pair.client), ("server's", &pair.server)] {
             let mut seen = match measure(proxy, &mut clients) {
                 Ok(seen) => seen,
-                Err(why) => return println!("skipped: {why}"),
+                Err(why) => return skip(why),
             };
             let most = [transfers, waits, OTHERS];
             // A trace begins and ends in the middle of something.

@@ -9,15 +9,15 @@ use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tests_local::{Demo, Load, RATING, can_redirect, eventually, program, read_demo, signal};
+use tests_local::{
+    Demo, Load, RATING, eventually, is_root, program, read_demo, redirects, signal, skip,
+};
 
 fn previous() -> Option<PathBuf> {
     let place = std::env::var_os("PREVIOUS_PROGRAMS").map(PathBuf::from);
     let place = place.filter(|p| !p.as_os_str().is_empty());
     if place.is_none() {
-        println!(
-            "skipped: PREVIOUS_PROGRAMS names no programs of the version before; make test-skew does"
-        );
+        skip("`make test-skew` builds the programs of the version before, which it needs");
     }
     place
 }
@@ -62,7 +62,7 @@ fn changes_hold(demo: &Demo) {
 #[test]
 fn a_joined_host_of_the_version_before_works_with_todays_controller() {
     let Some(previous) = previous() else { return };
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let hosts = TwoHosts::start();
@@ -93,7 +93,7 @@ fn a_joined_host_of_the_version_before_works_with_todays_controller() {
 #[test]
 fn todays_sidecars_work_with_the_controller_of_the_version_before() {
     let Some(previous) = previous() else { return };
-    let demo = Demo::prepare(!can_redirect(), |text| text);
+    let demo = Demo::prepare(!redirects(), |text| text);
     replace(&demo, "tulle", &previous);
     demo.up();
     let load = load(&demo);
@@ -111,7 +111,7 @@ fn changes_hold_under(load: Load, demo: &Demo) {
 #[test]
 fn a_sidecar_that_ends_after_an_upgrade_comes_back_as_the_new_one() {
     let Some(previous) = previous() else { return };
-    let demo = Demo::prepare(!can_redirect(), |text| text);
+    let demo = Demo::prepare(!redirects(), |text| text);
     for program in ["tulle", "tulle-proxy"] {
         replace(&demo, program, &previous);
     }

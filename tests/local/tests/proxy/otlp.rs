@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command};
 use tests_local::{
-    CLIENT, Client, Collector, Config, Message, Pair, SERVER, Server, eventually, said,
+    CLIENT, Client, Collector, Config, Message, Pair, SERVER, Server, eventually, said, skip,
 };
 use tulle_api::otlp::common::KeyValue;
 use tulle_api::otlp::metrics::Metric;
@@ -143,9 +143,7 @@ impl Relay {
         let program =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build/tools/bin/otel-collector");
         if !program.exists() {
-            println!(
-                "skipped: scripts/fetch-otel-collector.sh builds the collector that this needs"
-            );
+            skip("there is no collector: scripts/fetch-otel-collector.sh builds it, with Go");
             return None;
         }
         let local = || SocketAddr::from(([127, 0, 0, 1], tests_local::free_port()));
