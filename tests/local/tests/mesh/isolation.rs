@@ -10,7 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tests_local::{Client, Demo, PATIENCE, RATING, can_redirect, eventually, holds_within, signal};
+use tests_local::{
+    Client, Demo, PATIENCE, RATING, can_redirect, eventually, holds_within, is_root, signal,
+};
 
 /// Those that systemd sets aside for services with a user of their own.
 const OWN_USERS: std::ops::RangeInclusive<u32> = 61_184..=65_519;
@@ -317,7 +319,7 @@ fn a_port_is_never_past_the_sidecar() {
 
 #[test]
 fn a_gateway_on_a_low_port_has_no_privilege() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let mut demo = Demo::prepare(true, |text| text);
@@ -347,7 +349,7 @@ fn a_gateway_on_a_low_port_has_no_privilege() {
 
 #[test]
 fn a_sidecar_sees_nothing_of_another_nor_of_the_operator() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let demo = Demo::prepare(true, |text| {

@@ -3,7 +3,7 @@
 use crate::cli_join::only;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use tests_local::{Client, Demo, Load, RATING, can_redirect, eventually, free_port};
+use tests_local::{Client, Demo, Load, RATING, eventually, free_port, is_root};
 
 /// The demo's gateway, as its manifest has it.
 fn gateway(demo: &Demo) -> String {
@@ -86,7 +86,7 @@ fn listeners_come_and_go_and_the_others_serve_without_a_gap() {
 
 #[test]
 fn a_listener_moves_below_1024_without_a_gap() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let mut demo = Demo::prepare(true, |text| text);

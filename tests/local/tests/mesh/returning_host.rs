@@ -7,9 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tests_local::{
-    Client, Demo, Host, can_redirect, eventually, free_port, free_ports, pause, signal,
-};
+use tests_local::{Client, Demo, Host, eventually, free_port, free_ports, is_root, pause, signal};
 
 const MOVED: &str = "10.77.0.3";
 /// Times that the address changes, and how soon requests are answered again after the middle one of them.
@@ -52,7 +50,7 @@ fn kill_host(host: &Demo, joined: &mut Child) {
 
 #[test]
 fn a_host_whose_address_changes_serves_again_soon() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let hosts = TwoHosts::start();
@@ -87,7 +85,7 @@ fn a_host_whose_address_changes_serves_again_soon() {
 
 #[test]
 fn a_returning_host_neither_loses_nor_resurrects_objects() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     // Seconds to sleep by which this test knows its own processes among those of others.
@@ -196,7 +194,7 @@ fn sum(kept: &[Value], key: &str) -> u64 {
 
 #[test]
 fn what_was_counted_while_the_controller_was_away_is_told_once() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     // Beside reviews a caller that no policy allows to call it.

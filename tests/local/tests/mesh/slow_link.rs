@@ -6,7 +6,7 @@ use crate::two_hosts::{ROUND, TwoHosts};
 use rustix::process::Signal;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tests_local::{Crossed, can_redirect, eventually, note_wait, pause, signal};
+use tests_local::{Crossed, eventually, is_root, note_wait, pause, signal};
 
 /// An idle host may send and get 0.2 kbit/s.
 const IDLE_BYTES_A_SECOND: u64 = 25;
@@ -23,7 +23,7 @@ const JOINED_AT_LATEST: Duration = Duration::from_secs(40);
 
 #[test]
 fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let hosts = TwoHosts::start();
@@ -74,7 +74,7 @@ fn assert_idle_costs_little(seconds: u64) {
 /// everybody waits for: `report::tests` of the proxy computes what they add.
 #[test]
 fn an_idle_host_costs_few_bytes() {
-    if can_redirect() {
+    if is_root() {
         assert_idle_costs_little(21);
     }
 }
@@ -83,7 +83,7 @@ fn an_idle_host_costs_few_bytes() {
 #[test]
 #[ignore = "thirteen minutes; make test-month runs it"]
 fn an_idle_host_costs_few_bytes_with_reports_and_all_questions() {
-    if can_redirect() {
+    if is_root() {
         assert_idle_costs_little(12 * 60);
     }
 }
@@ -128,7 +128,7 @@ fn assert_middle(what: &str, most: u64, mut cost: impl FnMut() -> Crossed) {
 
 #[test]
 fn a_change_elsewhere_costs_few_bytes() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let (hosts, mut joined) = quiet();

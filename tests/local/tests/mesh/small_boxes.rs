@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tests_local::{Demo, Host, RATING, Yard, can_redirect, pause};
+use tests_local::{Demo, Host, RATING, Yard, can_redirect, is_root, pause};
 use tulle_redirect::{Cgroup, ProcessLimits};
 
 /// Memory of the smallest machine that is promised: a controller and five sidecars of light load, and here also the
@@ -195,7 +195,7 @@ fn where_the_kernel_has_no_nf_tables_rules_are_iptables() {
 
 #[test]
 fn without_any_packet_filter_the_reason_is_told() {
-    if !can_redirect() {
+    if !is_root() {
         return;
     }
     let demo = Demo::prepare(false, |text| text);
