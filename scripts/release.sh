@@ -90,6 +90,11 @@ if [[ $(git status --porcelain --untracked-files=no) ]]; then
         fail "files differ from the commit ($(git status --porcelain --untracked-files=no | wc -l) of them): commit them first"
     changed=(--changed)
 fi
+# Pages that say what was true of the release before would be in this one for good.
+if [[ $PROFILE != dev && ! $PROGRAMS ]]; then
+    python3 -B scripts/docs check --strict >&2 ||
+        fail "the documentation has faults, or translations that are behind their pages (above): CONTRIBUTING.md says how to mend them"
+fi
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct HEAD)
 export SOURCE_DATE_EPOCH
 

@@ -102,6 +102,26 @@ class Settings(unittest.TestCase):
                 self.assertIn(said, done.stderr)
             self.assertEqual(files_below(place), {"mine": b"mine"})
 
+    @unittest.skipIf(MISSING, f"needs {', '.join(MISSING)}")
+    def test_a_translation_that_is_behind_its_page_makes_no_release(self):
+        with tempfile.TemporaryDirectory() as directory:
+            clone = Path(directory) / "clone"
+            self.assertEqual(run("git", "clone", "--quiet", ROOT, clone).returncode, 0)
+            shutil.copytree(ROOT / "scripts", clone / "scripts", dirs_exist_ok=True)
+            with open(clone / "docs/machines.md", "a", encoding="utf-8") as page:
+                page.write("\nA sentence that nobody has translated.\n")
+            for language in ("en", "zh"):
+                (clone / "build/docs" / language).mkdir(parents=True)
+                (clone / "build/docs" / language / "index.html").touch()
+            me = ("-c", "user.name=t", "-c", "user.email=t@t.invalid")
+            self.assertEqual(run("git", *me, "commit", "--quiet", "--all", "--message", "t", cwd=clone).returncode, 0)
+            others = {k: v for k, v in os.environ.items() if k not in SETTINGS}
+            done = run(clone / "scripts/release.sh", env=others)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), done)
+            self.assertIn("docs/zh/machines.md", done.stderr)
+            self.assertIn("translations that are behind their pages", done.stderr)
+            self.assertFalse((clone / "build/release").exists())
+
     def test_a_directory_with_anything_but_a_release_is_not_replaced(self):
         def sums(*names):
             return "".join(f"{hashlib.sha256(b'').hexdigest()}  {name}\n" for name in names)
