@@ -120,7 +120,7 @@ test-skew: ## programs of the version before and today's in one mesh on this hos
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2
 	@$(RUST)
 	$(PROGRAMS)
-	PREVIOUS_PROGRAMS="$$(tests/kube/previous.sh all)" cargo test --workspace --locked --test mesh skew
+	previous=$$(tests/kube/previous.sh all) && PREVIOUS_PROGRAMS=$$previous $(SUITE) test --only local/mesh::skew:: -- --workspace --test mesh
 
 # Too long for `make test`, whose limit against hanging is five minutes.
 test-month: ## hosts without their controller for thirty lifetimes of certificates, and idle ones for twelve minutes (root)

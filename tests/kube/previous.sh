@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The proxy of the release before this one, for the test of an upgrade: prints its path. Built once, and
-# kept outside the checkout under its commit. Prints nothing where the clone does not go back so far.
+# kept outside the checkout under its commit. Fails where the clone does not go back so far.
 #
 #   tests/kube/previous.sh         tulle-proxy
 #   tests/kube/previous.sh all     tulle, too; prints the directory of both
@@ -11,8 +11,8 @@ cd "$(dirname "$0")/../.."
 commit=$(git describe --tags --abbrev=0 --match 'v*' 'HEAD^' 2>/dev/null || echo 3b2e065)
 commit=$(git rev-parse --quiet --verify "$commit^{commit}" || true)
 if [[ -z $commit ]]; then
-    echo "note: this clone is too shallow to hold the release before this one" >&2
-    exit 0
+    echo "error: this clone does not go back to the version before, whose programs are wanted: git fetch --unshallow --tags" >&2
+    exit 1
 fi
 place=${XDG_CACHE_HOME:-$HOME/.cache}/tulle-kube/previous-$commit
 programs=(tulle-proxy) packages=(--package tulle-proxy)
