@@ -53,6 +53,8 @@ BUILT := target/release/.built
 # The proxy as users get it; the load generator is optimised in every build (Cargo.toml).
 GATE = TULLE_PROXY=target/release/tulle-proxy target/debug/tulle bench pair --quick --vs envoy --seconds 3 \
 	--scenarios saturated-200B,new-connections,idle --out build/gate
+# The programs of `make build` (docs/machines.md).
+MEMORY := python3 -B scripts/mesh-memory.py
 
 # The generator of the documentation's pages, without its server, which nobody needs here.
 MDBOOK := mdbook 0.5.4 --no-default-features --features search
@@ -61,16 +63,16 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate web docs bench study-quick images fuzz test-skew test-month test-released test-arm64 test-smoke test-stress
+LONG_TIER := lint test test-kube-all conformance gate test-memory web docs bench study-quick images fuzz test-skew test-month test-released test-arm64 test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-month test-arm64 test-released test-smoke test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-month test-arm64 test-memory test-released test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
 help: ## this list
 	@echo "make TARGET:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(if $(wildcard $(BUILT)),build) ## build, then run bookinfo behind sidecars until Ctrl-C
 	@$(PACKAGES) $(BUILD_PACKAGES) curl $(if $(ROOT),nftables iproute2)
@@ -138,6 +140,11 @@ test-released: test-needs ## tests of sidecars and meshes with the programs of a
 	@$(PACKAGES) musl-tools
 	$(PROGRAMS)
 	scripts/test-released.sh
+
+test-memory: build ## memory and CPU time of the demo's whole mesh while nobody calls, against their budgets: three minutes (root)
+	@$(PACKAGES) nftables iproute2
+	@# As `gate` does, and for the same reason.
+	$(MEMORY) || { echo "note: not within the budgets; measured once more"; $(MEMORY); }
 
 test-smoke: test-needs ## tests inside crates of armv7 (32 bits) and riscv64, and stories with programs of their releases, under qemu (root)
 	@$(PACKAGES) qemu-user-static $(call cross,armv7 riscv64)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures what the demo's whole mesh takes while nobody calls: memory of each process right after the start and a minute
-later, and CPU in the minute after that. Fails above the budgets, which docs/machines.md has, too.
+later, and CPU in the minute after that. Fails above the budgets, which docs/machines.md has, too: `make test-memory`.
 
     python3 -B scripts/mesh-memory.py            target/release
     python3 -B scripts/mesh-memory.py DIRECTORY  programs from elsewhere; demo/mesh.yaml still names target/release/bookinfo
