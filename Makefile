@@ -63,10 +63,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate test-memory web docs bench study-quick images fuzz test-skew test-month test-released test-arm64 test-smoke test-stress
+LONG_TIER := lint test test-kube-all conformance gate test-memory web docs bench study-quick images fuzz test-skew test-month test-released test-release test-arm64 test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-month test-arm64 test-memory test-released test-smoke test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-month test-arm64 test-memory test-release test-released test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -172,7 +172,9 @@ test-kube-all: ## every test in a real Kubernetes on this machine (root)
 ci: ## what CI runs: lint, test, test-kube, conformance-short, gate, and what each takes
 	@$(SUITE) targets $(CI_TIER)
 
+# Images are for these; a release has riscv64, too.
 check-all: export ARCH = amd64 arm64 armv7
+check-all: export RELEASE_ARCH = amd64 arm64 armv7 riscv64
 check-all: ## every tier, hours; build/results.md is one page of results and times
 	$(SUITE) targets --keep-going --page build/results.md $(LONG_TIER)
 
@@ -244,7 +246,7 @@ account: ## what a request costs in counts (docs/performance.md), as root: accou
 	scripts/account.sh
 
 # A release is for all architectures unless ARCH is said: its default here is this machine's.
-RELEASE_ARCH := $(if $(filter file,$(origin ARCH)),amd64 arm64 armv7 riscv64,$(ARCH))
+RELEASE_ARCH ?= $(if $(filter file,$(origin ARCH)),amd64 arm64 armv7 riscv64,$(ARCH))
 # What compiles for others than this machine's.
 CROSS_amd64 := gcc-x86-64-linux-gnu
 CROSS_arm64 := gcc-aarch64-linux-gnu
@@ -256,6 +258,10 @@ release: docs ## a release in build/release: packages, images, charts, bills of 
 	@$(PACKAGES) $(BUILD_PACKAGES) $(RELEASE_PACKAGES) nftables binutils python3 musl-tools $(call cross,$(RELEASE_ARCH))
 	@$(RUST)
 	ARCH="$(RELEASE_ARCH)" REGISTRY="$(REGISTRY)" KEY="$(KEY)" scripts/release.sh
+
+test-release: ## the release of this commit, made twice with equal bytes, and a look at what is in it: hours; ARCH="amd64 arm64" for some (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) $(RELEASE_PACKAGES) binutils $(if $(filter-out $(OWN_ARCH),$(RELEASE_ARCH)),qemu-user-static)
+	ARCH="$(RELEASE_ARCH)" scripts/test-release.sh
 
 images: ## OCI images in build/images of what `make build` makes; ARCH="amd64 arm64 armv7" for a release, REGISTRY=HOST/PATH, PLUGINS=no
 	@$(PACKAGES) $(BUILD_PACKAGES) nftables binutils python3 $(if $(STATIC),musl-tools $(call cross,$(ARCH)))
