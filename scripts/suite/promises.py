@@ -44,7 +44,7 @@ OF = {
     "conformance": ("scores beside nginx, HAProxy and Envoy", "docs/conformance.md"),
     "bench": ("figures beside the peers", "docs/benchmarks.md"),
     "study-quick": ("figures between pods, beside the real Open Service Mesh and Istio", "docs/benchmarks.md"),
-    "images": ("static images for amd64 and arm64", "docs/kubernetes/install.md"),
+    "images": ("static images for amd64, arm64 and armv7", "docs/kubernetes/install.md"),
     "test-memory": ("a mesh that nobody calls keeps within 60 MiB and 0.5 % of a core", "docs/machines.md"),
     "test-skew": ("programs of the version before work with today's on a host, and a package is upgraded while its mesh runs",
                   "docs/install.md"),

@@ -9,7 +9,9 @@ Examples:
   tulle down                       stop it and leave nothing behind
 
 Exit codes: 0 done, or allowed; 1 failed, or denied; 64 wrong command line; 65 wrong manifest;
-79 `check` found something wrong, or `bench` a budget exceeded.";
+79 something was found: by `check` and `apply --dry-run` a problem, by `prove` a statement that does
+not hold, by `harden` what would be refused, by `import` a loss, by `plugin test` a failure, and by
+`bench` a budget exceeded.";
 
 /// `tulle up`
 pub(crate) const UP: &str = "\
