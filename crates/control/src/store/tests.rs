@@ -156,6 +156,7 @@ const WRITER: &str = "TULLE_TEST_STORE_WRITER";
 
 /// The process that the next test kills; by itself it is no test.
 #[test]
+#[ignore = "another test starts it, as a process"]
 fn writer_process() {
     use std::io::Write as _;
     let Ok(path) = std::env::var(WRITER) else {
@@ -183,6 +184,7 @@ fn what_was_committed_survives_kill_9() {
             .args([
                 "--exact",
                 "store::tests::writer_process",
+                "--include-ignored",
                 "--nocapture",
                 "--test-threads=1",
             ])
