@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -198,6 +199,26 @@ built Kubernetes in 278 s""".splitlines():
             file.write_text("no marks")
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
                 page.replace(file, "new")
+
+
+class PythonTests(unittest.TestCase):
+    def run_in(self, text, *options):
+        with tempfile.TemporaryDirectory() as place:
+            (pathlib.Path(place) / "test_a.py").write_text(f"import unittest\nclass A(unittest.TestCase):\n{text}")
+            command = [sys.executable, "-B", ROOT / "scripts/suite/python_tests.py", *options, place]
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_skips_are_told_and_fail_where_nothing_may_be_skipped(self):
+        one = "    def test_a(self):\n        self.skipTest('there is no Go')\n"
+        done = self.run_in(one)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("skipped 1: there is no Go (test_a.A.test_a)", done.stdout)
+        self.assertEqual(self.run_in(one, "--no-skips").returncode, 1)
+        self.assertEqual(self.run_in("    def test_a(self):\n        pass\n", "--no-skips").returncode, 0)
+
+    def test_a_failure_and_no_test_at_all_are_failures(self):
+        self.assertEqual(self.run_in("    def test_a(self):\n        self.fail()\n").returncode, 1)
+        self.assertEqual(self.run_in("    pass\n").returncode, 1)
 
 
 class Walls(unittest.TestCase):
