@@ -9,6 +9,7 @@ use crate::supervise::leftovers::Leftovers;
 use crate::supervise::state::RunState;
 use crate::supervise::{Lock, janitor};
 use rustix::process::Signal;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(50);
@@ -41,8 +42,10 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
         wait(JANITOR_TIME, || !janitor.is_alive());
     }
     // Held until the end, so that nobody starts what is then cleared away. Without a directory
-    // there is nothing to clear and nothing to hold.
-    let _lock = paths.run.is_dir().then(|| Lock::take(paths)).transpose()?;
+    // there is nothing to clear and nothing to hold. The last step of a service's stop also clears up.
+    let ends = |holder| !is_supervisor(paths, holder);
+    let lock = || Lock::take_within(paths, JANITOR_TIME, ends);
+    let _lock = paths.run.is_dir().then(lock).transpose()?;
     // Nothing to do after an orderly end; all of it after a crash.
     let removed = janitor::clear(paths)?;
     left_over(paths)?;
@@ -58,6 +61,30 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
         )),
     }
     Ok(())
+}
+
+/// Whether a process that holds the lock keeps a mesh up.
+fn is_supervisor(paths: &Paths, holder: ProcessId) -> bool {
+    let state = RunState::read(paths).ok().flatten();
+    state.is_some_and(|state| state.supervisor == holder)
+}
+
+/// Removes sockets and logs of a mesh that is not up; one that is up keeps them. Nothing durable is touched.
+pub(crate) fn remove_run(paths: &Paths) -> Result<()> {
+    clear_up(paths)?;
+    if Lock::holder(paths).is_some_and(ProcessId::is_alive) {
+        return Ok(());
+    }
+    remove_directory(&paths.run)
+}
+
+fn remove_directory(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).or_fail(|| format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Clears up if no supervisor lives. One that does is left alone: an init system also comes here when its
@@ -112,11 +139,7 @@ fn purge(paths: &Paths) -> Result<()> {
         &paths.last_known_sidecars(),
     ];
     for directory in directories {
-        if let Err(e) = std::fs::remove_dir_all(directory)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(e).or_fail(|| format!("cannot remove {}", directory.display()));
-        }
+        remove_directory(directory)?;
     }
     let files = [
         paths.fixed_ports(),

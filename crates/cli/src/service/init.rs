@@ -256,12 +256,15 @@ fn of_systemd(text: &str, booted: i64) -> Activity {
     };
     let number = |name| field(name)?.parse::<i64>().ok().filter(|n| *n > 0);
     let since = number("StateChangeTimestampMonotonic");
+    let state = field("ActiveState").unwrap_or_default();
+    // systemd keeps the last message of one that was stopped.
+    let message = field("StatusText").filter(|_| state != "inactive");
     Activity {
-        state: field("ActiveState").unwrap_or_default().to_owned(),
+        state: state.to_owned(),
         since: since.map(|micros| booted + micros / 1_000_000),
         pid: number("MainPID").and_then(|pid| i32::try_from(pid).ok()),
         restarts: field("NRestarts").and_then(|n| n.parse().ok()),
-        message: field("StatusText").unwrap_or_default().to_owned(),
+        message: message.unwrap_or_default().to_owned(),
     }
 }
 
@@ -297,10 +300,14 @@ mod tests {
         assert_eq!(activity.since, Some(1_700_000_005));
         assert_eq!((activity.pid, activity.restarts), (Some(42), Some(3)));
         assert_eq!(activity.message, "every service has answered");
-        // There is no such unit.
-        let none = "ActiveState=inactive\nStateChangeTimestampMonotonic=0\nMainPID=0\n";
+        // There is no such unit, or it was stopped.
+        let none = "ActiveState=inactive\nStateChangeTimestampMonotonic=0\nMainPID=0\nStatusText=stopping\n";
         let activity = of_systemd(none, 0);
-        assert_eq!(activity.state, "inactive");
+        assert_eq!(
+            (&*activity.state, &*activity.message),
+            ("inactive", ""),
+            "its message is of before"
+        );
         assert_eq!((activity.since, activity.pid), (None, None));
     }
 

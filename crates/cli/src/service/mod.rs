@@ -4,19 +4,21 @@
 //! SIGTERM. Nothing here runs for as long as the mesh does.
 
 mod init;
+mod status;
 mod unit;
 mod upgrade;
 
 use crate::apply::{judge_alone, outcome, warn};
+use crate::args::Global;
 use crate::args::service::{Init, Installed, Service, ServiceInstall, ServiceJoin, ServiceOptions};
-use crate::args::{Global, Output};
 use crate::data_plane::DataPlane;
+use crate::down;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
 use crate::join;
 use crate::manifests;
 use crate::new_file::NewFile;
-use crate::output::{self, coarse, line, one_line, progress};
+use crate::output::{self, line, one_line, progress};
 use crate::paths::{Paths, Surroundings};
 use crate::programs::Program;
 use crate::service_record::{self, ServiceRecord};
@@ -24,14 +26,13 @@ use crate::supervise::context;
 use crate::supervise::preflight::Host;
 use crate::supervise::state::{Phase, RunState};
 use init::{Place, has_growing_pauses};
-use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use unit::{Author, Unit, joins};
 
 /// Variables of this command that decide how the mesh runs.
@@ -46,7 +47,7 @@ pub(crate) fn service(paths: &Paths, global: &Global, command: &Service) -> Resu
         Service::Install(args) => install(paths, global, args)?,
         Service::Join(args) => join(paths, global, args)?,
         Service::Uninstall { installed, force } => uninstall(paths, global, installed, *force)?,
-        Service::Status { installed, format } => return status(paths, installed, *format),
+        Service::Status { installed, format } => return status::status(paths, installed, *format),
         Service::Reload => crate::run_to_end(reload(paths))?,
         Service::Upgrade { timeout } => crate::run_to_end(upgrade::upgrade(paths, *timeout))?,
     }
@@ -347,6 +348,7 @@ fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool)
     }
     must_be_root(here, &file)?;
     place.stop()?;
+    has_stopped(paths, &place)?;
     place.disable()?;
     init::remove(&file)?;
     place.reread()?;
@@ -356,6 +358,7 @@ fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool)
     let joined = join::service::joined(paths).filter(|_| here && of_join);
     if here {
         ServiceRecord::forget(paths)?;
+        down::remove_run(paths)?;
     }
     line(&format!(
         "service {} removed: {}",
@@ -372,6 +375,27 @@ fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool)
         ));
     }
     Ok(())
+}
+
+/// Refuses to remove a service whose mesh goes on: an init system that has lost its process says that it has stopped it.
+fn has_stopped(paths: &Paths, place: &Place) -> Result<()> {
+    let Ok(state) = RunState::of_running(paths) else {
+        return Ok(());
+    };
+    let pid = state.supervisor.pid;
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let of_service = words.split(|byte| *byte == 0).any(|w| w == b"--service");
+    if !place.runs || !of_service {
+        // Started by hand, or by another init system.
+        return Ok(());
+    }
+    Err(
+        Failure::new(format!("service {} is left as it is", place.name))
+            .because(format!(
+                "its init system has lost sight of the mesh, which goes on: its supervisor is process {pid}"
+            ))
+            .fix("`tulle down`, then uninstall it again"),
+    )
 }
 
 /// Takes a host out of its mesh that does not run any more.
@@ -395,106 +419,6 @@ fn leave(paths: &Paths, controller: &str) -> Result<()> {
         ),
     });
     Ok(())
-}
-
-/// The result of `status`.
-#[derive(Serialize)]
-struct Report {
-    service: String,
-    init: &'static str,
-    file: PathBuf,
-    installed: bool,
-    /// Somebody changed the file, or wrote it.
-    changed: bool,
-    enabled: bool,
-    active: bool,
-    state: String,
-    since: Option<i64>,
-    pid: Option<i32>,
-    restarts: Option<u32>,
-    message: String,
-    manifests: Vec<PathBuf>,
-    /// Where the controller is, if that is another host.
-    controller: Option<String>,
-}
-
-fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCode> {
-    let place = Place::find(&paths.name, installed)?;
-    let text = fs::read_to_string(place.file()).ok();
-    let author = text.as_deref().map(Author::new);
-    let activity = place.activity();
-    let here = installed.root.is_none();
-    let of_join = text.as_deref().is_some_and(joins);
-    let joined = join::service::joined(paths).filter(|_| here && of_join);
-    let (controller, joined) = joined.unzip();
-    let record = ServiceRecord::read(paths).filter(|_| here);
-    let report = Report {
-        init: match place.init {
-            Init::Systemd => "systemd",
-            Init::Openrc => "openrc",
-        },
-        file: place.file(),
-        installed: author.is_some(),
-        changed: author.is_some_and(|a| a != Author::Tulle),
-        enabled: place.is_enabled(),
-        active: ["active", "started"].contains(&activity.state.as_str()),
-        state: activity.state,
-        since: activity.since,
-        pid: activity.pid,
-        restarts: activity.restarts,
-        message: activity.message,
-        manifests: joined.or(record.map(|r| r.files)).unwrap_or_default(),
-        controller,
-        service: place.name,
-    };
-    if !output::structured(&report, format.output)? {
-        show(&report, author);
-    }
-    Ok(ExitCode::from(u8::from(!report.active)))
-}
-
-fn show(report: &Report, author: Option<Author>) {
-    let written = match author {
-        None => "not installed",
-        Some(Author::Tulle) => "as installed",
-        Some(Author::Changed) => "changed since it was installed",
-        Some(Author::SomebodyElse) => "written by somebody else",
-    };
-    let enabled = match report.enabled {
-        true => "starts at boot",
-        false => "does not start at boot",
-    };
-    let state = match report.state.as_str() {
-        "" => "not known: its init system does not run here".to_owned(),
-        state => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now = i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
-            let since = report
-                .since
-                .map(|s| format!(" for {}", coarse((now - s).max(0))));
-            let pid = report.pid.map(|pid| format!(", process {pid}"));
-            let restarts = report.restarts.filter(|n| *n > 0);
-            let restarts = restarts.map(|n| format!(", restarted {n} times"));
-            [Some(state.to_owned()), since, pid, restarts]
-                .into_iter()
-                .flatten()
-                .collect()
-        }
-    };
-    let files = report.manifests.iter().map(|f| f.display().to_string());
-    for (name, value) in [
-        ("service", report.service.clone()),
-        ("file", format!("{} ({written})", report.file.display())),
-        ("enabled", enabled.to_owned()),
-        ("state", state),
-        ("message", one_line(&report.message)),
-        ("manifests", files.collect::<Vec<_>>().join(" ")),
-        ("controller", report.controller.clone().unwrap_or_default()),
-    ] {
-        if !value.is_empty() {
-            line(&format!("{name:<10} {value}"));
-        }
-    }
 }
 
 /// Makes the mesh that is up as its service's manifests are now.

@@ -24,6 +24,15 @@ pub(crate) struct Lock {
 impl Lock {
     /// Takes it; a failure says who has it. The directory exists.
     pub(crate) fn take(paths: &Paths) -> Result<Self> {
+        Self::take_within(paths, GIVEN_BACK, |_| false)
+    }
+
+    /// Takes it, if need be from a holder that is about to end: it has this long.
+    pub(crate) fn take_within(
+        paths: &Paths,
+        patience: Duration,
+        ends: impl Fn(ProcessId) -> bool,
+    ) -> Result<Self> {
         let what = || format!("cannot lock {}", paths.lock().display());
         let mut file = OpenOptions::new()
             .read(true)
@@ -33,7 +42,7 @@ impl Lock {
             .mode(0o600)
             .open(paths.lock())
             .or_fail(what)?;
-        let until = Instant::now() + GIVEN_BACK;
+        let until = Instant::now() + patience;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
@@ -41,7 +50,8 @@ impl Lock {
                 Err(TryLockError::Error(e)) => return Err(e).or_fail(what),
             }
             let holder = read(&mut file);
-            if holder.is_some_and(ProcessId::is_alive) || Instant::now() >= until {
+            let stays = holder.is_some_and(|holder| holder.is_alive() && !ends(holder));
+            if stays || Instant::now() >= until {
                 let who = holder.map_or_else(String::new, |id| id.pid.to_string());
                 return Err(up_already(&who));
             }
@@ -114,6 +124,26 @@ mod tests {
         }
         assert_eq!(Lock::holder(&paths), None);
         Lock::take(&paths).unwrap();
+    }
+
+    #[test]
+    fn a_holder_that_is_about_to_end_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = paths_in(dir.path());
+        let lock = Lock::take(&paths).unwrap();
+        let soon = Duration::from_millis(20);
+        assert!(Lock::take_within(&paths, soon, |_| true).is_err());
+        assert!(Lock::take_within(&paths, GIVEN_BACK, |_| false).is_err());
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let ends = |holder: ProcessId| holder == ProcessId::current();
+                Lock::take_within(&paths, GIVEN_BACK, ends).map(drop)
+            });
+            // Time for it to be refused, if it were.
+            std::thread::sleep(Duration::from_millis(100));
+            drop(lock);
+            second.join().unwrap().unwrap();
+        });
     }
 
     #[test]
