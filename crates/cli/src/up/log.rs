@@ -6,7 +6,8 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A log file of a service takes twice this much of the disk at most.
@@ -16,8 +17,10 @@ const LONGEST: u64 = 5 << 20;
 pub(crate) enum Also {
     /// The screen shows the mesh instead.
     Nowhere,
-    /// The journal, say.
+    /// The log of a container, say.
     StandardError,
+    /// systemd's journal, which reads before a line how grave it is.
+    Journal,
     /// A file that is kept from growing.
     Rotated(RotatedFile),
 }
@@ -27,6 +30,7 @@ impl Also {
     pub(crate) fn named(service: bool, log_file: Option<&Path>) -> Result<Self> {
         Ok(match log_file {
             Some(file) => Self::Rotated(RotatedFile::open(file)?),
+            None if service && is_journal() => Self::Journal,
             None if service => Self::StandardError,
             None => Self::Nowhere,
         })
@@ -66,6 +70,8 @@ impl Write for Log {
         match &mut self.also {
             Also::Nowhere => kept?,
             Also::StandardError => io::stderr().write_all(line)?,
+            // At once: another's line may come in between.
+            Also::Journal => io::stderr().write_all(&[priority(line), line].concat())?,
             Also::Rotated(file) => file.write_all(line)?,
         }
         Ok(line.len())
@@ -73,6 +79,28 @@ impl Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Whether standard error is the journal: systemd names that by device and inode.
+fn is_journal() -> bool {
+    let file = io::stderr().as_fd().try_clone_to_owned().map(File::from);
+    let Ok(found) = file.and_then(|file| file.metadata()) else {
+        return false;
+    };
+    let own = format!("{}:{}", found.dev(), found.ino());
+    std::env::var("JOURNAL_STREAM").is_ok_and(|named| named == own)
+}
+
+/// The priority that a line's level stands for, as sd-daemon(3) has them.
+fn priority(line: &[u8]) -> &'static [u8] {
+    let words = line.split(|byte| *byte == b' ');
+    // Behind the time.
+    match words.filter(|word| !word.is_empty()).nth(1) {
+        Some(b"ERROR") => b"<3>",
+        Some(b"WARN") => b"<4>",
+        Some(b"DEBUG" | b"TRACE") => b"<7>",
+        _ => b"<6>",
     }
 }
 
@@ -131,6 +159,21 @@ impl Write for RotatedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_journal_gets_the_level_of_a_line() {
+        for (level, expected) in [
+            ("ERROR", "<3>"),
+            (" WARN", "<4>"),
+            (" INFO", "<6>"),
+            ("DEBUG", "<7>"),
+        ] {
+            let line =
+                format!("2026-11-25T09:56:10.452156Z {level} an ERROR is only a word here\n");
+            assert_eq!(priority(line.as_bytes()), expected.as_bytes(), "{line}");
+        }
+        assert_eq!(priority(b""), b"<6>");
+    }
 
     #[test]
     fn no_line_is_lost_when_a_file_is_rotated_and_two_files_are_all_there_is() {
