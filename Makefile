@@ -66,10 +66,10 @@ MDBOOK := mdbook 0.5.4 --no-default-features --features search
 SUITE := python3 -B scripts/suite
 # What CI runs, and what is run before a release and before a change of its subject is finished (CONTRIBUTING.md).
 CI_TIER := lint test console-short test-kube conformance-short gate
-LONG_TIER := lint test test-kube-all conformance gate test-memory web docs bench study-quick images fuzz test-skew test-month test-released test-release test-arm64 test-smoke test-stress
+LONG_TIER := lint test test-kube-all conformance gate test-memory web docs bench study-quick images fuzz test-skew test-init test-month test-released test-release test-arm64 test-smoke test-stress
 
 .DEFAULT_GOAL := help
-.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-month test-arm64 test-memory test-release test-released test-smoke test-stress ci check-all times lint bench bench-paper \
+.PHONY: help demo observability build release test-needs test test-kube test-kube-all test-skew test-init test-month test-arm64 test-memory test-release test-released test-smoke test-stress ci check-all times lint bench bench-paper \
 	study study-quick gate \
 	conformance conformance-short conformance-kube account images fuzz web console-short docs clean
 
@@ -132,6 +132,14 @@ test-month: ## hosts without their controller for thirty lifetimes of certificat
 	@$(RUST)
 	$(PROGRAMS)
 	$(SUITE) test --ignored --limit 1800 -- --workspace --test mesh
+
+# OpenRC's package would take over what starts this machine: it is unpacked.
+test-init: ## a mesh as a service of machines that boot here with systemd and with OpenRC, without a network (root)
+	@$(PACKAGES) $(BUILD_PACKAGES) systemd util-linux mount nftables iproute2 curl python3 dpkg
+	@$(RUST)
+	@scripts/fetch-openrc.sh >/dev/null
+	$(IN_IMAGES)
+	python3 -B scripts/suite/python_tests.py --no-skips tests/init
 
 test-arm64: test-needs ## every test with programs of arm64, under qemu (root)
 	@$(PACKAGES) qemu-user-static $(call cross,arm64)

@@ -48,6 +48,8 @@ OF = {
     "test-memory": ("a mesh that nobody calls keeps within 60 MiB and 0.5 % of a core", "docs/machines.md"),
     "test-skew": ("programs of the version before work with today's on a host, and a package is upgraded while its mesh runs",
                   "docs/install.md"),
+    "test-init": ("a mesh starts with its machine under systemd and OpenRC without a network, comes back after a kill and a power cut, "
+                  "is reloaded and upgraded in place, and is uninstalled without a trace", "docs/service.md"),
     "test-month": ("a host goes on without its controller for the lifetime of its authority, thirty of a certificate's",
                    "docs/certificates.md"),
     "test-release": ("the same commit gives the same bytes; programs are static and within their sizes, and packages are whole",
