@@ -54,6 +54,11 @@ impl Source {
         self.whole["metadata"]["labels"].clone()
     }
 
+    /// Returns an annotation of the object itself.
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.whole["metadata"]["annotations"][name].as_str()
+    }
+
     pub(super) fn version(&self) -> &str {
         self.whole["apiVersion"].as_str().unwrap_or_default()
     }

@@ -45,6 +45,11 @@ pub(super) fn import(
             return imported.lose(&id, "spec.action", &why, instead);
         }
     };
+    // Enforced, one that only shows what it would do would allow or deny it.
+    let mode = match is_dry_run(&source) {
+        true => Some("Audit"),
+        false => mode,
+    };
     if given.is_empty() {
         let (why, instead) = match action {
             "Deny" => ("it denies nothing", "leave it out"),
@@ -131,6 +136,12 @@ pub(super) fn import(
         }
         made.notes.extend(mesh_wide(&source));
     }
+}
+
+/// Whether a policy only shows what it would do. The words are those that Go reads as true.
+fn is_dry_run(policy: &Source) -> bool {
+    let said = policy.annotation("istio.io/dry-run").unwrap_or_default();
+    matches!(said, "1" | "t" | "T" | "true" | "True" | "TRUE")
 }
 
 /// Whether a rule names callers by their addresses.

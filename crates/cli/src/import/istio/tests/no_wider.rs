@@ -281,3 +281,35 @@ fn a_permissive_namespace_of_a_strict_mesh_is_lost() {
     ]));
     assert_eq!(alone.lost, []);
 }
+
+/// Enforced, the first would let in those whom no other policy lets in.
+#[test]
+fn a_dry_run_stays_one() {
+    for action in ["ALLOW", "DENY", "AUDIT"] {
+        for (said, is_dry) in [
+            ("'true'", true),
+            ("'1'", true),
+            ("'false'", false),
+            ("'yes'", false),
+        ] {
+            let spec =
+                format!("{{action: {action}, rules: [{{to: [{{operation: {{paths: [/a]}}}}]}}]}}");
+            let text = security("AuthorizationPolicy", "shop", &spec).replace(
+                "namespace: shop}\nspec: {action",
+                &format!(
+                    "namespace: shop, annotations: {{istio.io/dry-run: {said}}}}}\nspec: {{action"
+                ),
+            );
+            let imported = imported(&text);
+            assert_eq!(imported.lost, [], "{action} {said}");
+            let spec = &imported.objects[0].object["spec"];
+            let mode = match is_dry || action == "AUDIT" {
+                true => json!("Audit"),
+                false => Value::Null,
+            };
+            assert_eq!(spec["mode"], mode, "{action} {said}");
+            let ours = if action == "DENY" { "Deny" } else { "Allow" };
+            assert_eq!(spec["action"], ours, "{action} {said}");
+        }
+    }
+}
