@@ -196,6 +196,39 @@ spec:
     assert_eq!(unknown.objects.len(), 4, "{unknown:?}");
 }
 
+/// The demo and the guides name a split's service in each of these ways.
+#[test]
+fn the_service_of_a_split_may_be_a_host() {
+    let split = |namespace: &str, host: &str| {
+        let text = format!(
+            "apiVersion: split.smi-spec.io/v1alpha2
+kind: TrafficSplit
+metadata: {{name: canary{namespace}}}
+spec: {{service: {host}, backends: [{{service: stable, weight: 90}}, {{service: canary, weight: 10}}]}}
+"
+        );
+        checked(&text, osm::import)
+    };
+    for (namespace, host, notes) in [
+        (", namespace: shop", "web", 0),
+        (", namespace: shop", "web.shop", 0),
+        (", namespace: shop", "web.shop.svc", 0),
+        (", namespace: shop", "web.shop.svc.cluster.local", 0),
+        ("", "web.shop", 0),
+        (", namespace: shop", "web.other.svc.cluster.local", 1),
+    ] {
+        let imported = split(namespace, host);
+        assert_eq!(imported.lost, [], "{host}");
+        let made = &imported.objects[0];
+        assert_eq!(made.object["spec"]["service"], "web", "{host}");
+        assert_eq!(made.object["spec"]["backends"][1]["weight"], 10, "{host}");
+        assert_eq!(made.notes.len(), notes, "{host}: {:?}", made.notes);
+    }
+    let pod = split(", namespace: shop", "web-0.web.shop.example");
+    assert!(pod.objects.is_empty(), "{pod:?}");
+    assert_eq!(lost(&pod), [("TrafficSplit shop/canary", "spec.service")]);
+}
+
 /// FSM has Pipy's scripts in three kinds; each is named with what stands for it.
 #[test]
 fn scripts_of_fsm_are_named() {

@@ -142,7 +142,7 @@ fn unknown(kind: &str) -> (&'static str, &'static str) {
 }
 
 /// SMI's kinds are read as they are, in the versions that OSM served last.
-fn smi(source: Source, imported: &mut Imported) {
+fn smi(mut source: Source, imported: &mut Imported) {
     let known = BTreeMap::from([
         ("TrafficTarget", ["access.smi-spec.io/v1alpha3", ""]),
         ("HTTPRouteGroup", ["specs.smi-spec.io/v1alpha4", ""]),
@@ -156,9 +156,16 @@ fn smi(source: Source, imported: &mut Imported) {
     match known.get(source.kind.as_str()) {
         Some(versions) if versions.contains(&version.as_str()) => {
             let id = source.id.clone();
+            let notes = match named_by_host(&mut source) {
+                Ok(note) => note.into_iter().collect(),
+                Err(host) => {
+                    let why = format!("`{host}` is no Service of this cluster");
+                    return imported.lose(&id, "spec.service", &why, "name a Service of the split's namespace");
+                }
+            };
             let mut whole = source.into_whole();
             labels::clean(&mut whole);
-            imported.make(&id, whole);
+            imported.make(&id, whole).notes = notes;
         }
         _ => imported.lose(
             &source.id,
@@ -167,4 +174,24 @@ fn smi(source: Source, imported: &mut Imported) {
             "SMI's kinds are read as TrafficTarget v1alpha3, HTTPRouteGroup and TCPRoute v1alpha4, TrafficSplit v1alpha2 and v1alpha4",
         ),
     }
+}
+
+/// Has a TrafficSplit name its service, which OSM's own examples write as a host. Returns what there is to be known about it.
+///
+/// # Errors
+/// Returns a host that is no Service's.
+fn named_by_host(split: &mut Source) -> Result<Option<String>, String> {
+    let is_split = split.kind == "TrafficSplit";
+    let host = split.spec["service"].as_str().unwrap_or_default();
+    if !is_split || !host.contains('.') {
+        return Ok(None);
+    }
+    let host = host.to_owned();
+    let (namespace, name) = traffic::service_of(&host, split).ok_or_else(|| host.clone())?;
+    // OSM looked for it in the split's own namespace, whichever one the host names.
+    let is_elsewhere = split.namespace.is_some() && namespace != split.namespace;
+    let note =
+        format!("spec.service: {name} of the split's own namespace, as OSM understood {host}");
+    split.spec["service"] = name.into();
+    Ok(is_elsewhere.then_some(note))
 }

@@ -136,7 +136,7 @@ impl Policies {
 }
 
 /// The service that a host is: `name`, `name.namespace` and longer forms. None: it is not of a cluster.
-fn service_of(host: &str, source: &Source) -> Option<Service> {
+pub(super) fn service_of(host: &str, source: &Source) -> Option<Service> {
     let mut labels = host.split('.');
     let name = labels.next().filter(|n| !n.is_empty() && *n != "*")?;
     let own = source.namespace.clone();
