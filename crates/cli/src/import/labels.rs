@@ -146,6 +146,17 @@ fn take(metadata: &mut Value, field: &str, name: &str) {
     }
 }
 
+/// Takes out labels or annotations whose names are of a domain, and returns these names.
+pub(super) fn take_all(whole: &mut Value, field: &str, domain: &str) -> Vec<String> {
+    let all = whole["metadata"][field].as_object();
+    let names = all.into_iter().flatten().map(|(name, _)| name);
+    let theirs: Vec<String> = names.filter(|n| n.contains(domain)).cloned().collect();
+    if let Some(metadata) = whole.get_mut("metadata") {
+        theirs.iter().for_each(|name| take(metadata, field, name));
+    }
+    theirs
+}
+
 /// Puts ours in; of two about the same one that says no counts.
 fn put(metadata: &mut Value, field: &str, name: &str, value: String) {
     let fields = metadata.as_object_mut();

@@ -11,6 +11,7 @@ const SEE: &str = "see docs/features/ingress-tls.md";
 pub(super) fn import(mut source: Source, imported: &mut Imported) {
     let mut spec = std::mem::take(&mut source.spec);
     let id = source.id.clone();
+    let before = imported.lost.len();
     // A Gateway has proxies of its own here, where Istio's chooses some that run already.
     take(&mut spec, "selector");
     let mut listeners = Vec::new();
@@ -28,6 +29,9 @@ pub(super) fn import(mut source: Source, imported: &mut Imported) {
     }
     lose_rest(imported, &id, "spec", &spec, SEE);
     if listeners.is_empty() {
+        if imported.lost.len() == before {
+            imported.lose(&id, "spec.servers", "it has no servers", "leave it out");
+        }
         return;
     }
     let spec = json!({ "gatewayClassName": "tulle", "listeners": listeners });
@@ -67,6 +71,11 @@ fn serve(
     let protocol = text(&mut server, "port/protocol").unwrap_or_default();
     take(&mut server, "port");
     let hosts = texts(&mut server, "hosts");
+    if hosts.is_empty() {
+        let why = "it names no hosts";
+        let instead = "name them, or `*` for all";
+        return imported.lose(id, &format!("{at}.hosts"), why, instead);
+    }
     let mut tls = take(&mut server, "tls").unwrap_or_else(|| json!({}));
     let only_redirects = take(&mut tls, "httpsRedirect") == Some(Value::Bool(true));
     let mode = text(&mut tls, "mode").unwrap_or_default();

@@ -99,12 +99,28 @@ impl Match {
             read.conditions
                 .push(format!("source.namespace == {}", quoted(&namespace)));
         }
+        let no_header = |name: &str, field: &str, imported: &mut Imported| {
+            // Istio writes claims of tokens, and what HTTP/2 says before the headers, among them.
+            let is_none = name.starts_with(['@', ':']);
+            if is_none {
+                let why = "it is no header, and a route here compares no claims of tokens";
+                let instead = "compare a header that an Authentication makes of the claim: docs/features/jwt.md";
+                imported.lose(id, &format!("{at}.{field}.{name}"), why, instead);
+            }
+            is_none
+        };
         for (name, how) in fields(take(&mut one, "headers")) {
+            if no_header(&name, "headers", imported) {
+                continue;
+            }
             // Without a word it has to be there.
             let how = Text::read(&how).unwrap_or_else(|| Text::Regex(".*".into()));
             read.headers.push((name, how));
         }
         for (name, how) in fields(take(&mut one, "withoutHeaders")) {
+            if no_header(&name, "withoutHeaders", imported) {
+                continue;
+            }
             let name = quoted(&name);
             let there = format!("{name} in request.headers");
             let condition = match Text::read(&how) {

@@ -9,6 +9,7 @@ mod connections;
 mod destination_rule;
 mod exported;
 mod gateway;
+mod gateway_api;
 mod labels;
 mod matches;
 mod path_templates;
@@ -61,6 +62,9 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
             (kind, true) => {
                 let (why, instead) = other(kind);
                 imported.lose(&source.id, "spec", why, instead);
+            }
+            (_, false) if gateway_api::is_of_istio(&source) => {
+                gateway_api::import(source, &mut imported);
             }
             (_, false) => {
                 let id = source.id.clone();

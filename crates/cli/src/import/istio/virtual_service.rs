@@ -52,8 +52,14 @@ pub(super) fn import(
         (("TCPRoute", "tcp"), list(&mut spec, "tcp")),
     ];
     lose_rest(imported, &id, "spec", &spec, SEE);
+    // At a gateway a route without hosts would be for all of them.
+    if hosts.is_empty() {
+        let why = "it names no hosts: others delegate to it, and a route here is about what it names itself";
+        let instead = "put its rules into those that delegate to it";
+        return imported.lose(&id, "spec.hosts", why, instead);
+    }
     if rules.is_empty() && connections.iter().all(|(_, rules)| rules.is_empty()) {
-        return;
+        return imported.lose(&id, "spec", "it has no rules", "leave it out");
     }
     let read = Virtual {
         id,

@@ -1,4 +1,5 @@
 mod exports;
+mod incomplete;
 mod no_wider;
 mod passed_over;
 mod policies;
