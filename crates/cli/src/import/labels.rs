@@ -47,6 +47,16 @@ pub(super) fn import(id: String, mut whole: Value, imported: &mut Imported, tran
         imported.untouched.push(id);
         return;
     }
+    // Their fields are the same in all versions, and hosts know the last one alone.
+    let version = whole["apiVersion"].as_str().unwrap_or_default();
+    if version.starts_with("gateway.networking.k8s.io/")
+        && matches!(
+            whole["kind"].as_str(),
+            Some("Gateway" | "HTTPRoute" | "GRPCRoute")
+        )
+    {
+        whole["apiVersion"] = "gateway.networking.k8s.io/v1".into();
+    }
     if is_namespace {
         let mut metadata = Map::new();
         for name in ["name", "labels", "annotations"] {

@@ -7,9 +7,10 @@ mod overlap;
 mod policy;
 mod service_profile;
 mod target;
+mod unused;
 
 use super::imported::Imported;
-use super::labels::import as import_labels;
+use super::labels::{clean, import as import_labels, take_all};
 use super::services::Service;
 use super::source::Source;
 use policy::Policies;
@@ -61,7 +62,12 @@ fn route(source: Source, imported: &mut Imported) {
     let id = source.id.clone();
     let mut whole = source.into_whole();
     whole["apiVersion"] = "gateway.networking.k8s.io/v1".into();
-    super::labels::clean(&mut whole);
+    for name in take_all(&mut whole, "annotations", "linkerd.io/") {
+        let at = format!("metadata.annotations.{name}");
+        let instead = "say `retry` and `timeouts` in its rules: docs/manifests/routes.md";
+        imported.lose(&id, &at, "it has no counterpart", instead);
+    }
+    clean(&mut whole);
     imported.make(&id, whole);
 }
 

@@ -3,6 +3,7 @@
 
 use super::authentication::{ANYBODY_KNOWN, Callers, identities, networks};
 use super::target::{Route, Server, Target, lose_broken};
+use super::unused;
 use crate::import::POLICY;
 use crate::import::cel::account;
 use crate::import::fields::{list, lose_rest, take, text, text_map};
@@ -32,6 +33,8 @@ impl Policies {
     }
 
     pub(super) fn finish(mut self, services: &[Service], imported: &mut Imported) {
+        let about = (self.servers.as_slice(), self.routes.as_slice());
+        unused::lose(&self.policies, &self.authentications, about, imported);
         for server in &self.servers {
             by_itself(&self.whole(server), services, imported);
         }

@@ -352,6 +352,69 @@ fn overrides_are_weights() {
     }
 }
 
+/// Whoever forgot the policy should know.
+#[test]
+fn what_no_policy_refers_to_is_named() {
+    let route = "{parentRefs: [{kind: Server, group: policy.linkerd.io, name: web}], rules: [{matches: [{method: GET}]}]}";
+    let some = policy("MeshTLSAuthentication", "some", "{identities: ['*']}");
+    let near = policy(
+        "NetworkAuthentication",
+        "near",
+        "{networks: [{cidr: 10.0.0.0/8}]}",
+    );
+    let reads = policy("HTTPRoute", "reads", route);
+    let alone = imported(&(some.clone() + &near + &reads));
+    assert!(alone.objects.is_empty(), "{alone:?}");
+    assert_eq!(
+        lost(&alone),
+        [
+            ("MeshTLSAuthentication shop/some", "spec"),
+            ("NetworkAuthentication shop/near", "spec"),
+            ("HTTPRoute shop/reads", "spec.parentRefs"),
+        ]
+    );
+    // One of another namespace is another one.
+    let demands = |namespace: &str| {
+        let spec = format!(
+            "{{targetRef: {{kind: HTTPRoute, name: reads}}, requiredAuthenticationRefs: [{{kind: MeshTLSAuthentication, name: some{namespace}}}]}}"
+        );
+        imported(&(server() + &some + &reads + &policy("AuthorizationPolicy", "p", &spec)))
+    };
+    assert_eq!(demands("").lost, []);
+    assert_eq!(demands(", namespace: shop").lost, []);
+    let other = demands(", namespace: other");
+    assert_eq!(lost(&other)[0], ("MeshTLSAuthentication shop/some", "spec"));
+    // The Server says of itself that it refuses everybody.
+    assert_eq!(lost(&imported(&(server() + &reads))), [CLOSED]);
+}
+
+#[test]
+fn a_route_of_gateway_api_has_the_version_that_is_read() {
+    for (kind, version) in [
+        ("HTTPRoute", "v1beta1"),
+        ("GRPCRoute", "v1alpha2"),
+        ("HTTPRoute", "v1"),
+    ] {
+        let imported = imported(&format!(
+            "apiVersion: gateway.networking.k8s.io/{version}
+kind: {kind}
+metadata: {{name: r, namespace: shop, annotations: {{timeout.linkerd.io/request: 1s}}}}
+spec: {{parentRefs: [{{group: '', kind: Service, name: ratings}}], rules: [{{backendRefs: [{{name: ratings, port: 80}}]}}]}}
+"
+        ));
+        let annotation = "metadata.annotations.timeout.linkerd.io/request";
+        assert_eq!(
+            lost(&imported),
+            [(format!("{kind} shop/r").as_str(), annotation)]
+        );
+        let made = &imported.objects[0].object;
+        assert_eq!(
+            made["apiVersion"], "gateway.networking.k8s.io/v1",
+            "{kind} {version}"
+        );
+    }
+}
+
 #[test]
 fn annotations_and_routes_of_callers() {
     let text = "apiVersion: v1
@@ -365,19 +428,21 @@ spec: {template: {metadata: {annotations: {config.linkerd.io/opaque-ports: '3306
 ---
 apiVersion: policy.linkerd.io/v1beta3
 kind: HTTPRoute
-metadata: {name: split, namespace: shop}
+metadata: {name: split, namespace: shop, annotations: {retry.linkerd.io/http: 5xx, team: a}}
 spec: {parentRefs: [{group: core, kind: Service, name: ratings}], rules: [{backendRefs: [{name: ratings, port: 80}]}]}
 ";
     let imported = imported(text);
     // The webhook would refuse a list with a range in it.
     let places = ["skip-inbound-ports", "proxy-log-level"]
         .map(|name| format!("spec.template.metadata.annotations.config.linkerd.io/{name}"));
-    assert_eq!(
-        lost(&imported),
-        places
-            .each_ref()
-            .map(|place| ("Deployment shop/d", place.as_str()))
+    let retry = (
+        "HTTPRoute shop/split",
+        "metadata.annotations.retry.linkerd.io/http",
     );
+    let [first, second] = places
+        .each_ref()
+        .map(|place| ("Deployment shop/d", place.as_str()));
+    assert_eq!(lost(&imported), [first, second, retry]);
     let object = |n: usize| &imported.objects[n].object;
     assert_eq!(
         object(0)["metadata"],
@@ -388,6 +453,7 @@ spec: {parentRefs: [{group: core, kind: Service, name: ratings}], rules: [{backe
         json!({ "tulle.dev/opaque-ports": "3306", "tulle.dev/cpu-limit": "1" })
     );
     assert_eq!(object(2)["apiVersion"], "gateway.networking.k8s.io/v1");
+    assert_eq!(object(2)["metadata"]["annotations"], json!({ "team": "a" }));
     assert_eq!(
         imported.untouched,
         ["Service shop/ratings", "Service shop/reviews"]

@@ -59,8 +59,13 @@ fn callers_without_a_certificate_are_named_by_address() {
         ("", &everywhere),
         ("{kind: NetworkAuthentication, name: near}", &near),
     ] {
+        let demanded = if required.is_empty() {
+            ""
+        } else {
+            near_by.as_str()
+        };
         let text = server()
-            + &near_by
+            + demanded
             + &policy(
                 "AuthorizationPolicy",
                 "p",
