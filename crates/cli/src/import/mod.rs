@@ -13,6 +13,7 @@ mod labels;
 mod linkerd;
 mod mesh_config;
 mod osm;
+mod pods;
 mod services;
 mod source;
 mod traffic;

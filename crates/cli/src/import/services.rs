@@ -11,6 +11,8 @@ pub(super) struct Service {
     selector: BTreeMap<String, String>,
     /// Its ports by those of the pods, where these are numbers.
     pub(super) ports: Ports,
+    /// Named ports of its pods, as far as workloads among the objects say.
+    pub(super) named: BTreeMap<String, u64>,
     spec_ports: Vec<Value>,
 }
 
@@ -37,6 +39,7 @@ impl Service {
             name: object["metadata"]["name"].as_str()?.to_owned(),
             selector: labels(&object["spec"]["selector"]),
             ports: by_target,
+            named: BTreeMap::new(),
             spec_ports: ports,
         })
     }
@@ -51,6 +54,12 @@ impl Service {
         let mut labels = labels.iter();
         !self.selector.is_empty()
             && labels.all(|(name, value)| self.selector.get(name) == Some(value))
+    }
+
+    /// Whether a pod with these labels is one of its own.
+    pub(super) fn chooses(&self, labels: &BTreeMap<String, String>) -> bool {
+        let mut selector = self.selector.iter();
+        !self.selector.is_empty() && selector.all(|(name, value)| labels.get(name) == Some(value))
     }
 
     /// Whether some of its pods may have these labels.
@@ -97,16 +106,25 @@ impl Service {
         })
     }
 
-    /// Returns its ports that lead to a port of the pods, by number or by name.
+    /// Returns its ports that lead to a port of the pods. Each of the two may say its number or its name.
     pub(super) fn ports_to(&self, target: &Value) -> BTreeSet<u64> {
-        if let Some(number) = target.as_u64() {
-            return self.ports.get(&number).cloned().unwrap_or_default();
-        }
-        let named = self
-            .spec_ports
-            .iter()
-            .filter(|port| &port["targetPort"] == target);
-        named.filter_map(|port| port["port"].as_u64()).collect()
+        let number = match target.as_str() {
+            Some(name) => self.named.get(name).copied(),
+            None => target.as_u64(),
+        };
+        let names = self.named.iter().filter(|(_, one)| Some(**one) == number);
+        let names: BTreeSet<&str> = names
+            .map(|(name, _)| name.as_str())
+            .chain(target.as_str())
+            .collect();
+        let by_name = self.spec_ports.iter().filter(|port| {
+            let target = port["targetPort"].as_str();
+            target.is_some_and(|target| names.contains(target))
+        });
+        let mut ports: BTreeSet<u64> = by_name.filter_map(|port| port["port"].as_u64()).collect();
+        let by_number = number.and_then(|number| self.ports.get(&number));
+        ports.extend(by_number.into_iter().flatten());
+        ports
     }
 
     /// Whether one of its own ports has this number.

@@ -11,6 +11,7 @@ mod unused;
 
 use super::imported::Imported;
 use super::labels::{clean, import as import_labels, take_all};
+use super::pods::name_ports;
 use super::services::Service;
 use super::source::Source;
 use policy::Policies;
@@ -19,7 +20,8 @@ use serde_json::Value;
 /// Translates all of them.
 pub(super) fn import(objects: Vec<Value>) -> Imported {
     let mut imported = Imported::default();
-    let services: Vec<Service> = objects.iter().filter_map(Service::read).collect();
+    let mut services: Vec<Service> = objects.iter().filter_map(Service::read).collect();
+    name_ports(&mut services, &objects);
     let mut policies = Policies::default();
     for source in objects.into_iter().map(Source::new) {
         let is_theirs = source.group() == "linkerd.io" || source.group().ends_with(".linkerd.io");

@@ -113,7 +113,7 @@ impl Server {
             id,
             "spec",
             &why,
-            "give the Services, too: kubectl get services -A -o yaml",
+            "give the Services, too, and for a port by its name the workloads: kubectl get services,deployments,statefulsets,daemonsets -A -o yaml",
         );
     }
 }

@@ -3,6 +3,7 @@ use crate::import::tests::{checked, lost};
 use serde_json::json;
 
 mod no_wider;
+mod ports;
 
 const SERVICES: &str = "apiVersion: v1
 kind: Service
