@@ -4,7 +4,7 @@ use super::*;
 
 /// Gateways, the Services of their proxies, and a VirtualService.
 fn exported(export: &str, hosts: &str, gateways: &str) -> Imported {
-    imported(&format!(
+    beside_gateways(&format!(
         "{SERVICES}apiVersion: v1
 kind: Service
 metadata: {{name: front, namespace: shop}}
@@ -18,12 +18,12 @@ spec: {{selector: {{istio: ingressgateway}}, ports: [{{port: 80}}]}}
 apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {{name: front, namespace: shop}}
-spec: {{selector: {{istio: front}}, servers: []}}
+spec: {{selector: {{istio: front}}, servers: [{SERVER}]}}
 ---
 apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {{name: ingress, namespace: ways}}
-spec: {{selector: {{istio: ingressgateway}}, servers: []}}
+spec: {{selector: {{istio: ingressgateway}}, servers: [{SERVER}]}}
 ---
 apiVersion: networking.istio.io/v1
 kind: VirtualService

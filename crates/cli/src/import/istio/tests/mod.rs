@@ -32,3 +32,13 @@ items:
   spec: {selector: {app: reviews}, ports: [{port: 80}]}
 ---
 ";
+
+/// A server of a Gateway that becomes a listener as a whole.
+const SERVER: &str = "{port: {number: 80, protocol: HTTP}, hosts: ['*']}";
+
+/// Everything that is made but the Gateways.
+fn beside_gateways(text: &str) -> Imported {
+    let mut all = imported(text);
+    all.objects.retain(|made| made.object["kind"] != "Gateway");
+    all
+}

@@ -20,7 +20,7 @@ items:
 - apiVersion: networking.istio.io/v1
   kind: Gateway
   metadata: {name: front, namespace: shop}
-  spec: {selector: {app: way}, servers: []}
+  spec: {selector: {app: way}, servers: [{port: {number: 80, protocol: HTTP}, hosts: ['*']}]}
 ---
 ";
 
@@ -34,7 +34,7 @@ metadata: {{name: p, namespace: {namespace}}}
 spec: {{{selector} {body}}}
 "
         );
-        (kind, imported(&text))
+        (kind, beside_gateways(&text))
     };
     [
         object("AuthorizationPolicy", "action: DENY, rules: [{}]"),
