@@ -134,6 +134,11 @@ fn processes(state: &RunState, object: &Object) -> Unit {
     })
 }
 
+/// Whether another process is there in the place of one.
+fn renewed(old: Option<ProcessId>, new: Option<ProcessId>) -> bool {
+    old.is_none() || (new.is_some() && old != new)
+}
+
 /// Waits until other processes are there and answer.
 async fn wait(
     paths: &Paths,
@@ -145,7 +150,6 @@ async fn wait(
     let until = Instant::now() + patience;
     loop {
         let now = processes(&RunState::of_running(paths)?, object);
-        let renewed = |old: Option<ProcessId>, new: Option<ProcessId>| old.is_none() || old != new;
         if now.ready && renewed(before.app, now.app) && renewed(before.proxy, now.proxy) {
             return Ok(());
         }

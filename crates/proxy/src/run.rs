@@ -121,6 +121,9 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         Some(path) => Some(bind_socket(path)?),
         None => None,
     };
+    // At once: another process may take its place while this one starts.
+    let admin_socket = bootstrap.admin_socket.clone();
+    let admin_socket = admin_socket.map(|path| (file_of(&path), path));
 
     let log = AccessLog::start().map_err(StartError::System)?;
     let (spans, logs) = (Arc::new(ExportTotals::default()), Arc::default());
@@ -207,8 +210,6 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         logs,
     };
     let exports = exports.start();
-    let admin_socket = bootstrap.admin_socket.clone();
-    let admin_socket = admin_socket.map(|path| (path.clone(), file_of(&path)));
     let mut client = None;
     match bootstrap.control.clone() {
         Some(control) => {
@@ -241,7 +242,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         client.abort();
         let _ = client.await;
     }
-    if let Some((path, made)) = admin_socket
+    if let Some((made, path)) = admin_socket
         && file_of(&path) == made
     {
         let _ = std::fs::remove_file(path);

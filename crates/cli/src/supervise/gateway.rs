@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::fixed_ports::{ADMIN, METRICS};
-use super::listening::Listening;
+use super::listening::{Listening, NotListening};
 use super::pace::{STEADY_PERIOD, STEADY_TRIES};
 use super::ports::{Reserved, addresses};
 use super::proxy::{Description, RunningProxy};
@@ -174,17 +174,25 @@ impl Unit {
         proxy: &RunningProxy,
         addresses: &[SocketAddr],
     ) -> std::result::Result<(), String> {
+        let id = proxy.id();
         if proxy.has_predecessor() {
             proxy.ready().await?;
-            self.listening.listen_on(addresses).await?;
-            proxy.retire();
-            return Ok(());
+            let listens = self.listening.listen_on(addresses).await;
+            // An address that cannot be opened may be the other one's, and be free when it has ended.
+            if !matches!(listens, Err(NotListening::Process(_))) {
+                proxy.retire();
+            }
+            return listens.map_err(|e| e.to_string());
         }
-        if !proxy.runs() {
+        if id.is_none() {
             self.listening.close();
         }
         let listens = self.listening.listen_on(addresses).await;
-        proxy.ready().await.and(listens)
+        proxy.ready().await?;
+        if proxy.id() != id {
+            return Err("another process of the proxy is starting".to_owned());
+        }
+        listens.map_err(|e| e.to_string())
     }
 
     fn start_proxy(&self) -> Result<RunningProxy> {

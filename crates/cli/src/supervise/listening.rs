@@ -9,6 +9,7 @@ use crate::failure::{OrFail, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -30,6 +31,22 @@ pub(crate) struct Listening {
     process: RefCell<Option<Rc<Process>>>,
     renewed: Notify,
     open: RefCell<BTreeMap<SocketAddr, Vec<TcpListener>>>,
+}
+
+/// Why a process does not listen where it should.
+#[derive(Debug)]
+pub(super) enum NotListening {
+    /// It does not do what it is told.
+    Process(String),
+    /// An address cannot be opened. It listens at the others.
+    Address(String),
+}
+
+impl fmt::Display for NotListening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Process(why) | Self::Address(why)) = self;
+        f.write_str(why)
+    }
 }
 
 /// One process of the proxy.
@@ -74,9 +91,13 @@ impl Listening {
 
     /// Has the proxy listen at these addresses and no others. A failure is the first reason why it does not; it listens
     /// wherever it can all the same.
-    pub(super) async fn listen_on(&self, wanted: &[SocketAddr]) -> std::result::Result<(), String> {
+    pub(super) async fn listen_on(
+        &self,
+        wanted: &[SocketAddr],
+    ) -> std::result::Result<(), NotListening> {
         let process = self.process.borrow().clone();
-        let process = process.ok_or("the proxy is starting")?;
+        let starting = || NotListening::Process("the proxy is starting".to_owned());
+        let process = process.ok_or_else(starting)?;
         process.answered().await?;
         let at = process.at.borrow().clone();
         // First, because an old address may overlap with a new one.
@@ -93,7 +114,9 @@ impl Listening {
             }
             match self.sockets(address, process.workers) {
                 Ok(sockets) => process.tell(address, &sockets).await?,
-                Err(failure) => failed = failed.or(Some(failure.to_string())),
+                Err(failure) => {
+                    failed = failed.or(Some(NotListening::Address(failure.to_string())))
+                }
             }
         }
         failed.map_or(Ok(()), Err)
@@ -127,9 +150,11 @@ impl Process {
         &self,
         address: SocketAddr,
         sockets: &[TcpListener],
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), NotListening> {
         let passed = passing::pass(&self.channel, address, sockets).await;
-        passed.map_err(|e| format!("cannot pass {address} to the proxy: {e}"))?;
+        passed.map_err(|e| {
+            NotListening::Process(format!("cannot pass {address} to the proxy: {e}"))
+        })?;
         self.unanswered.set(Some(address));
         if sockets.is_empty() {
             tracing::info!(%address, "a gateway closes a listener");
@@ -142,14 +167,15 @@ impl Process {
     }
 
     /// Waits until it has done what it was told last.
-    async fn answered(&self) -> std::result::Result<(), String> {
+    async fn answered(&self) -> std::result::Result<(), NotListening> {
         let Some(address) = self.unanswered.get() else {
             return Ok(());
         };
         let answer = timeout(PATIENCE, passing::answered(&self.channel)).await;
-        let answer = answer.map_err(|_| format!("the proxy does not answer about {address}"))?;
+        let late = |_| NotListening::Process(format!("the proxy does not answer about {address}"));
+        let answer = answer.map_err(late)?;
         self.unanswered.set(None);
-        answer.map_err(|e| format!("the proxy has ended: {e}"))
+        answer.map_err(|e| NotListening::Process(format!("the proxy has ended: {e}")))
     }
 }
 
@@ -188,7 +214,7 @@ mod tests {
         wanted: &[SocketAddr],
         proxy: &StdUnixStream,
     ) -> (
-        std::result::Result<(), String>,
+        std::result::Result<(), NotListening>,
         SocketAddr,
         Vec<TcpListener>,
     ) {
@@ -208,13 +234,15 @@ mod tests {
         let [taken_at, free] = [&reserved[0], &reserved[1]].map(Reserved::address);
         let taken = TcpListener::bind(taken_at).unwrap();
         let listening = Listening::default();
-        let early = listening.listen_on(&[free]).await.unwrap_err();
+        let early = listening.listen_on(&[free]).await.unwrap_err().to_string();
         assert!(early.contains("starting"), "{early}");
 
         let proxy = renewed(&listening);
         let wanted = [taken_at, free];
         let (said, at, sockets) = listen(&listening, &wanted, &proxy).await;
         let said = said.unwrap_err();
+        assert!(matches!(said, NotListening::Address(_)), "it serves");
+        let said = said.to_string();
         assert!(
             said.contains(&format!("cannot listen on {taken_at}")),
             "{said}"

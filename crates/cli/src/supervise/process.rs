@@ -140,8 +140,9 @@ impl Keeper {
         let mut pause = FIRST_PAUSE;
         for starts in 0.. {
             let started = Instant::now();
+            let making = make(starts);
             let command = tokio::select! {
-                command = make(starts) => command,
+                command = self.meanwhile(making) => command,
                 _ = stopped.wait_for(|s| *s) => break,
             };
             let then = match command.and_then(|c| spawn(c, &self.name)) {
@@ -171,7 +172,7 @@ impl Keeper {
                 continue;
             }
             tokio::select! {
-                () = sleep(pause) => {}
+                () = self.meanwhile(sleep(pause)) => {}
                 _ = stopped.wait_for(|s| *s) => break,
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -199,11 +200,7 @@ impl Keeper {
                         Err(e) => e.to_string(),
                     });
                 }
-                () = ended(&mut self.predecessor) => {
-                    self.has_predecessor.set(false);
-                    tracing::warn!(process = self.name, "the one before ended by itself");
-                    self.changed.notify_one();
-                }
+                () = ended(&mut self.predecessor) => self.predecessor_ended(),
                 Some(order) = self.orders.recv() => match order {
                     Order::Retire(by) if by == self.process.borrow().id => self.retire(),
                     // The one that took over has ended meanwhile.
@@ -225,6 +222,23 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Waits for something, and sees the process before end meanwhile.
+    async fn meanwhile<T>(&mut self, wait: impl Future<Output = T>) -> T {
+        let mut wait = std::pin::pin!(wait);
+        loop {
+            tokio::select! {
+                value = &mut wait => return value,
+                () = ended(&mut self.predecessor) => self.predecessor_ended(),
+            }
+        }
+    }
+
+    fn predecessor_ended(&self) {
+        self.has_predecessor.set(false);
+        tracing::warn!(process = self.name, "the one before ended by itself");
+        self.changed.notify_one();
     }
 
     fn retire(&mut self) {
@@ -399,6 +413,30 @@ mod tests {
             assert!(new.is_alive());
             kept.stop().await;
             assert!(!new.is_alive() && !last.is_alive());
+        });
+    }
+
+    #[test]
+    fn one_that_dies_before_the_other_takes_over_is_noticed() {
+        run(async {
+            let (kept, changed) = keep("[ $STARTS -ge 1 ] && exit 7; exec sleep 60");
+            while kept.process().id.is_none() {
+                changed.notified().await;
+            }
+            let old = kept.process().id.unwrap();
+            kept.succeed();
+            while kept.process().restarts < 3 {
+                changed.notified().await;
+            }
+            assert!(kept.has_predecessor());
+            // The next start is most of a second away.
+            old.signal(Signal::KILL);
+            let restarts = kept.process().restarts;
+            while kept.has_predecessor() {
+                changed.notified().await;
+            }
+            assert_eq!(kept.process().restarts, restarts);
+            kept.stop().await;
         });
     }
 

@@ -13,6 +13,7 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::http;
 use crate::new_file::NewFile;
 use crate::paths::make_dir;
+use crate::proc::ProcessId;
 use rustix::fs::MemfdFlags;
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -193,9 +194,9 @@ impl RunningProxy {
         self.kept.retire();
     }
 
-    /// Whether there is a process at present.
-    pub(crate) fn runs(&self) -> bool {
-        self.kept.process().id.is_some()
+    /// Its present process, if there is one.
+    pub(crate) fn id(&self) -> Option<ProcessId> {
+        self.kept.process().id
     }
 
     /// Drains and ends it, and removes its files.
