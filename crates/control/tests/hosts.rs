@@ -13,7 +13,9 @@ use tulle_api::v1;
 use tulle_api::v1::objects_client::ObjectsClient;
 use tulle_control::ControllerConfig;
 use tulle_control::store::{Embedded, Space, Store, Write};
-use tulle_model::resource::Resource;
+use tulle_model::identity::SpiffeId;
+use tulle_model::resource::{Resource, Serial};
+use tulle_tls::Identity;
 
 #[tokio::test]
 async fn a_host_runs_its_own_workloads_and_no_more() {
@@ -310,6 +312,21 @@ async fn a_sidecar_of_a_removed_host_is_out_with_it() {
         name: "n1".into(),
     };
     mesh.objects.delete(remove).await.unwrap();
+    // Other sidecars are told to refuse what came by it, also by a controller that starts after that.
+    let refuses = async |mesh: &common::Mesh| {
+        let mut other = mesh.stream(&of_hosts[1]).await;
+        other.subscribe(&["mesh"]).await;
+        let Resource::Mesh(settings) = body(&other.accept().await, "mesh") else {
+            panic!("not the mesh's settings")
+        };
+        let refuses = |identity: &Identity| {
+            let serial = Serial::parse(&identity.public().serial).unwrap();
+            let id = SpiffeId::parse("spiffe://tulle.local/svc/w").unwrap();
+            settings.revoked.has(&id, &serial, b"")
+        };
+        [&of_hosts[0], &renewed, &of_hosts[1], &of_operator].map(refuses)
+    };
+    assert_eq!(refuses(&mesh).await, [true, true, false, false]);
     let ended = loop {
         if let Err(status) = stream.next().await {
             break status;
@@ -318,6 +335,10 @@ async fn a_sidecar_of_a_removed_host_is_out_with_it() {
     assert_eq!(ended.code(), Code::PermissionDenied, "{ended}");
     // Another machine of that name does not bring them back.
     mesh.join("node/n1").await;
+    mesh.running.shutdown().await;
+    drop(mesh.objects);
+    let mesh = start(directory.path()).await;
+    assert_eq!(refuses(&mesh).await, [true, true, false, false]);
     for gone in [&of_hosts[0], &renewed] {
         let refused = mesh.sign("svc/w", "", Some(gone)).await.unwrap_err();
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");

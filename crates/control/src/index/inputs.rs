@@ -16,7 +16,7 @@ use tulle_model::manifest::{
     WorkloadSpec,
 };
 use tulle_model::namespaced::{Namespaced, ObjectName};
-use tulle_model::resource::Revoked;
+use tulle_model::resource::{Revoked, Serial};
 
 /// Where a workload runs, reported by whoever started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,6 +103,8 @@ pub struct Inputs {
     pub(crate) config_maps: Objects<ConfigMap>,
     /// Certificates that an operator has revoked by command.
     pub revoked: Revoked,
+    /// The memberships of hosts that were removed.
+    pub removed_hosts: BTreeSet<Serial>,
     /// For hosts, the lowest generation of their authorities that counts.
     pub revoked_hosts: BTreeMap<SpiffeId, u64>,
     /// Sets of keys that were asked for, by address.
@@ -152,6 +154,7 @@ impl Inputs {
             secrets: BTreeMap::new(),
             config_maps: BTreeMap::new(),
             revoked: Revoked::default(),
+            removed_hosts: BTreeSet::new(),
             revoked_hosts: BTreeMap::new(),
             keys: BTreeMap::new(),
             keys_wait: KeysWait::default(),

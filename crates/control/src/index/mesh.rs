@@ -23,6 +23,8 @@ pub(super) fn settings(inputs: &Inputs) -> MeshSettings {
         ..given.unwrap_or_default()
     };
     settings.revoked.extend(inputs.revoked.clone());
+    let removed = inputs.removed_hosts.iter().cloned();
+    settings.revoked.serials.extend(removed);
     settings.revoked.hosts.clone_from(&inputs.revoked_hosts);
     settings
 }

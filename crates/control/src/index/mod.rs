@@ -53,7 +53,7 @@ use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::manifest::Object;
 use tulle_model::namespaced::{Namespaced, ObjectName};
-use tulle_model::resource::{MeshSettings, Resource, Revoked};
+use tulle_model::resource::{MeshSettings, Resource, Revoked, Serial};
 
 /// The difference to the version before.
 #[derive(Debug, PartialEq)]
@@ -145,6 +145,8 @@ pub enum Edit {
     Problems(Vec<ObjectProblem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
+    /// The memberships of all hosts that were removed, as long as they had certificates that may be valid.
+    RemovedHosts(BTreeSet<Serial>),
     /// For all hosts whose earlier authorities are refused, the lowest generation that counts.
     RevokedHosts(BTreeMap<SpiffeId, u64>),
     /// A set of keys was fetched, or could not be.
@@ -357,6 +359,10 @@ impl Index {
             }
             Edit::Revoked(revoked) => {
                 self.inputs.revoked = *revoked;
+                dirty.insert(Unit::Mesh);
+            }
+            Edit::RemovedHosts(memberships) => {
+                self.inputs.removed_hosts = memberships;
                 dirty.insert(Unit::Mesh);
             }
             Edit::RevokedHosts(hosts) => {

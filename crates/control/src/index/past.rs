@@ -125,7 +125,8 @@ impl Index {
                 .then(|| Edit::Revoked(Box::new(inputs.revoked.clone())))
                 .and_then(small),
             // A question about a call names no certificate, so nobody asks for these.
-            Edit::RevokedHosts(_)
+            Edit::RemovedHosts(_)
+            | Edit::RevokedHosts(_)
             | Edit::Problems(_)
             | Edit::Keys { .. }
             | Edit::ForgetKeys(_)

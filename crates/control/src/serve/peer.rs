@@ -119,6 +119,9 @@ impl Member {
                 self.id
             )));
         }
+        if self.host_is_removed() {
+            return Err(self.host_removed());
+        }
         let revoked = self.known.revoked.borrow();
         if let Some(host) = self.host.as_ref().filter(|h| h.is_revoked(&revoked)) {
             return Err(Status::permission_denied(format!(
@@ -141,11 +144,6 @@ impl Member {
                 self.id
             )));
         }
-        if let Some(membership) = self.membership
-            && !self.known.nodes.borrow().has(membership)
-        {
-            return Err(self.host_removed());
-        }
         if now >= self.not_after {
             return Err(Status::unauthenticated(format!(
                 "the certificate of {} has expired since this connection was made: connect again \
@@ -154,6 +152,16 @@ impl Member {
             )));
         }
         Ok(())
+    }
+
+    fn host_is_removed(&self) -> bool {
+        let nodes = self.known.nodes.borrow();
+        match (self.membership, self.id.node()) {
+            (Some(membership), _) => !nodes.has(membership),
+            // Its own certificate says by which membership it came, unless there were none at that time.
+            (None, Some(host)) => !nodes.is_from_before(host),
+            (None, None) => false,
+        }
     }
 
     fn host_removed(&self) -> Status {
@@ -166,11 +174,15 @@ impl Member {
 
     /// The membership by which the certificate came, if a host asked for it.
     pub(crate) fn membership(&self) -> Result<Option<Membership>, Status> {
-        let Some(signer) = &self.host else {
-            return Ok(self.membership);
+        let host = match &self.host {
+            Some(signer) => signer.host.node(),
+            None if self.membership.is_some() => return Ok(self.membership),
+            None => self.id.node(),
         };
-        let nodes = self.known.nodes.borrow();
-        let membership = signer.host.node().and_then(|name| nodes.membership(name));
+        let Some(host) = host else {
+            return Ok(None);
+        };
+        let membership = self.known.nodes.borrow().membership(host);
         membership.map(Some).ok_or_else(|| self.host_removed())
     }
 
@@ -273,12 +285,16 @@ mod tests {
     }
 
     fn read(certificate: &[u8]) -> Result<Member, String> {
+        read_with(certificate, JoinedHosts::default())
+    }
+
+    fn read_with(certificate: &[u8], nodes: JoinedHosts) -> Result<Member, String> {
         let authority = Arc::new(Authority::from_roots(Roots::generate().unwrap()).unwrap());
         let root = authority.trusted()[0].fingerprint.clone();
         let known = Known {
             authorities: watch::Sender::new(authority).subscribe(),
             revoked: watch::Sender::new(Arc::default()).subscribe(),
-            nodes: watch::Sender::default().subscribe(),
+            nodes: watch::Sender::new(nodes).subscribe(),
         };
         let from = std::net::Ipv4Addr::LOCALHOST.into();
         Member::from_certificate(&[certificate.into()], from, root, "tulle.local", known)
@@ -317,6 +333,26 @@ mod tests {
         let expired = read(&expired).unwrap();
         let refused = expired.check_validity().unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+    }
+
+    #[test]
+    fn a_host_without_a_membership_is_one_from_before_there_were_any() {
+        let own = certificate(vec![uri("spiffe://tulle.local/node/n1")], later());
+        let joined = |membership| {
+            let mut nodes = JoinedHosts::default();
+            nodes.add("n1".to_owned(), membership);
+            read_with(&own, nodes).unwrap()
+        };
+        let before = Membership::before_memberships("n1");
+        let member = joined(before);
+        member.check_validity().unwrap();
+        // It names one as soon as it is renewed.
+        assert_eq!(member.membership().unwrap(), Some(before));
+        let another = joined(Membership::new().unwrap());
+        for other in [another, read(&own).unwrap()] {
+            let refused = other.check_validity().unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+        }
     }
 
     #[test]

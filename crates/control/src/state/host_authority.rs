@@ -70,7 +70,7 @@ pub(super) fn all(store: &dyn Store) -> Result<All, StoreError> {
         .collect()
 }
 
-fn unix(time: SystemTime) -> i64 {
+pub(super) fn unix(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

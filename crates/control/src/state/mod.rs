@@ -70,6 +70,8 @@ pub(crate) struct MeshState {
     certificate_terms: watch::Sender<v1::CertificateTerms>,
     /// Hosts that joined.
     nodes: watch::Sender<JoinedHosts>,
+    /// Hosts that were removed.
+    removed: Mutex<nodes::Removed>,
     /// Authorities that hosts have.
     authorities: Mutex<host_authority::All>,
     presence: Presence,
@@ -133,6 +135,7 @@ impl MeshState {
             certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
+            removed: Mutex::new(nodes::removed(&*store)?),
             authorities,
             presence,
             newest: Newest::default(),
@@ -172,6 +175,7 @@ impl MeshState {
             certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::default(),
+            removed: Mutex::default(),
             authorities: Mutex::default(),
             presence: Presence::default(),
             newest: Newest::default(),
@@ -370,6 +374,9 @@ impl MeshState {
         let mut changed = index.apply(edits);
         if let Some(ended) = self.limit_authorities(index, SystemTime::now()) {
             changed.extend(index.apply([ended]));
+        }
+        if let Some(removed) = self.limit_removed(index, SystemTime::now()) {
+            changed.extend(index.apply([removed]));
         }
         let is = &index.inputs().trust_domain;
         let known = self.trust_domain.write();

@@ -1,16 +1,44 @@
 //! The hosts that have joined. A removed host has no authority from that moment on, whatever its
-//! certificate and those of its sidecars say.
+//! certificate and those of its sidecars say: the controller asks for the membership, and sidecars are told which
+//! they refuse.
 
-use super::{MeshState, Refused, removal};
+use super::host_authority::unix;
+use super::{MeshState, Refused, identity, removal};
 use crate::ca::AuthorityError;
 use crate::ca::membership::Membership;
+use crate::index::{Edit, Index};
 use crate::store::{Space, Store, StoreError, Write};
 use crate::tokens;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
+use tulle_model::resource::Serial;
 
 /// Hosts at a time.
 const MAX_NODES: usize = 10_000;
+/// Memberships that sidecars are told to refuse; later ones take the place of those whose certificates end first.
+const MAX_REMOVED: usize = 1_000;
+/// Certificates of a host are refused for as long as any could be valid that it was given, and its clock be wrong.
+const LONGEST: Duration = Duration::from_secs(31 * 24 * 3600);
+
+/// The memberships of removed hosts, and until when they are refused, in Unix seconds.
+pub(super) type Removed = BTreeMap<Serial, i64>;
+
+/// Reads what is stored. An unreadable entry stops the controller: what it refuses must not be accepted again unseen.
+pub(super) fn removed(store: &dyn Store) -> Result<Removed, StoreError> {
+    let values = store.values(Space::Removed)?.into_iter();
+    let read = values.map(|(key, value)| {
+        let until = <[u8; 8]>::try_from(value);
+        let until = until.ok().map(i64::from_be_bytes);
+        let read = Serial::parse(&key).ok().zip(until);
+        read.ok_or_else(|| StoreError::Failed {
+            doing: "reading which hosts were removed",
+            reason: format!("{key}: it is no membership with a time"),
+        })
+    });
+    read.collect()
+}
 
 /// The hosts and their memberships.
 #[derive(Debug, Default)]
@@ -20,31 +48,18 @@ pub(crate) struct JoinedHosts {
 }
 
 impl JoinedHosts {
-    /// Reads the hosts that are stored. Those that joined before there were memberships get one.
+    /// Reads the hosts that are stored.
     pub(super) fn load(store: &dyn Store) -> Result<Self, StoreError> {
         let mut nodes = Self::default();
-        let mut writes = Vec::new();
         for (name, value) in store.values(Space::Nodes)? {
-            let membership = match Membership::from_bytes(&value) {
-                Some(known) => known,
-                None => {
-                    let new = Membership::new().map_err(|e| StoreError::Failed {
-                        doing: "reading hosts",
-                        reason: e.to_string(),
-                    })?;
-                    writes.push(joined(&name, new));
-                    new
-                }
-            };
+            let known = Membership::from_bytes(&value);
+            let membership = known.unwrap_or_else(|| Membership::before_memberships(&name));
             nodes.add(name, membership);
-        }
-        if !writes.is_empty() {
-            store.commit(&writes)?;
         }
         Ok(nodes)
     }
 
-    fn add(&mut self, name: String, membership: Membership) {
+    pub(crate) fn add(&mut self, name: String, membership: Membership) {
         self.by_name.insert(name, membership);
         self.memberships.insert(membership);
     }
@@ -62,6 +77,11 @@ impl JoinedHosts {
     /// The membership of a host that was not removed.
     pub(crate) fn membership(&self, name: &str) -> Option<Membership> {
         self.by_name.get(name).copied()
+    }
+
+    /// Whether a host has joined before there were memberships, so that its certificate may name none.
+    pub(crate) fn is_from_before(&self, name: &str) -> bool {
+        self.membership(name) == Some(Membership::before_memberships(name))
     }
 
     /// Whether the host of this membership was not removed.
@@ -140,6 +160,13 @@ impl MeshState {
             space: Space::Nodes,
             key: name.to_owned(),
         }];
+        let until = self.refused_until(&index, SystemTime::now());
+        let membership = self.membership_of(name).map(Serial::from);
+        writes.extend(membership.iter().map(|membership| Write::PutValue {
+            space: Space::Removed,
+            key: membership.as_str().to_owned(),
+            value: until.to_be_bytes().to_vec(),
+        }));
         writes.extend(tokens::withdraw(&*self.store, name)?);
         writes.extend(self.away_gone(name)?);
         let mut edits = Vec::new();
@@ -157,9 +184,59 @@ impl MeshState {
             .iter()
             .for_each(|workload| self.newest.forget(workload));
         self.nodes.send_modify(|nodes| nodes.remove(name));
+        if let Some(membership) = membership {
+            let removed = self.removed.lock();
+            let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
+            removed.insert(membership, until);
+        }
         self.forget_host(name);
         self.change(&mut index, edits, true);
         tracing::info!(node = name, "removed from the mesh");
         Ok(true)
+    }
+
+    /// When the last certificate ends that a host which is removed now may have.
+    fn refused_until(&self, index: &Index, now: SystemTime) -> i64 {
+        let longest = identity::lifetime(index.inputs()).max(LONGEST);
+        unix(now + longest)
+    }
+
+    /// Forgets removed hosts whose certificates have all ended. Returns which memberships sidecars are to refuse, if that is news.
+    pub(super) fn limit_removed(&self, index: &Index, now: SystemTime) -> Option<Edit> {
+        let removed = self.removed.lock();
+        let mut removed = removed.unwrap_or_else(PoisonError::into_inner);
+        let mut over: Vec<Serial> = Vec::new();
+        removed.retain(|membership, until| {
+            let stays = unix(now) < *until;
+            if !stays {
+                over.push(membership.clone());
+            }
+            stays
+        });
+        while removed.len() > MAX_REMOVED {
+            let first = removed.iter().min_by_key(|(_, until)| **until);
+            let Some(first) = first.map(|(membership, _)| membership.clone()) else {
+                break;
+            };
+            tracing::warn!(
+                membership = first.as_str(),
+                "a host that was removed long ago is refused no longer: there are more than {MAX_REMOVED}"
+            );
+            removed.remove(&first);
+            over.push(first);
+        }
+        let writes = over.iter().map(|membership| Write::DeleteValue {
+            space: Space::Removed,
+            key: membership.as_str().to_owned(),
+        });
+        let writes: Vec<_> = writes.collect();
+        if !writes.is_empty()
+            && let Err(error) = self.store.commit(&writes)
+        {
+            // The next start of the controller finds the same.
+            tracing::error!(%error, "cannot forget removed hosts");
+        }
+        let refused: BTreeSet<Serial> = removed.keys().cloned().collect();
+        (refused != index.inputs().removed_hosts).then_some(Edit::RemovedHosts(refused))
     }
 }

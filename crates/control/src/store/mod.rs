@@ -45,6 +45,8 @@ pub enum Space {
     Owners,
     /// Hosts that joined and were not removed, by name.
     Nodes,
+    /// Hosts that were removed, by the number of their membership: until when their certificates are refused.
+    Removed,
     /// Identities and certificates that an operator has revoked.
     Revoked,
     /// Authorities that hosts were given, by the host's name.
@@ -65,6 +67,7 @@ impl Space {
             Self::Placements => "placements",
             Self::Owners => "owners",
             Self::Nodes => "nodes",
+            Self::Removed => "removed",
             Self::Revoked => "revoked",
             Self::HostAuthorities => "host-authorities",
             Self::Settings => "settings",

@@ -32,7 +32,7 @@ pub use filter::{
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
 pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};
-pub use revoked::{InvalidSerial, Revoked, Serial};
+pub use revoked::{InvalidSerial, MEMBERSHIP, MEMBERSHIP_MARK, Revoked, Serial, WITH_MEMBERSHIP};
 pub use route::{
     Backend, HeaderMatch, PathMatch, Route, RouteMatch, RouteRule, Target, TcpRoute, TlsRoute,
 };

@@ -14,7 +14,8 @@ pub struct Revoked {
     /// All certificates with one of these names.
     #[serde(skip_serializing_if = "is_default")]
     pub identities: BTreeSet<SpiffeId>,
-    /// Certificates with one of these serial numbers, whoever signed them.
+    /// Certificates with one of these serial numbers, whoever signed them. That of a [membership](Serial::membership)
+    /// stands for all that came by it.
     #[serde(skip_serializing_if = "is_default")]
     pub serials: BTreeSet<Serial>,
     /// Serial numbers of one issuer each, by the issuer's name (DER in lower-case hex): what revocation
@@ -38,8 +39,13 @@ impl Revoked {
     pub fn has(&self, identity: &SpiffeId, serial: &Serial, issuer: &[u8]) -> bool {
         let listed = || self.issued.get(&hex(issuer))?.get(serial);
         self.identities.contains(identity)
-            || self.serials.contains(serial)
+            || self.has_serial(serial)
             || (!self.issued.is_empty() && listed().is_some())
+    }
+
+    fn has_serial(&self, serial: &Serial) -> bool {
+        let has = |serial| self.serials.contains(serial);
+        !self.serials.is_empty() && (has(serial) || serial.membership().as_ref().is_some_and(has))
     }
 
     /// Whether an authority of a host is revoked, with all that it signed: by the host's identity, by its
@@ -90,6 +96,12 @@ impl std::error::Error for InvalidSerial {}
 
 /// Longest serial number (RFC 5280).
 const MAX_SERIAL_BYTES: usize = 20;
+/// Bytes in the serial number of a certificate that came by a host.
+pub const WITH_MEMBERSHIP: usize = 16;
+/// Bytes at its beginning that are the number of the host's membership.
+pub const MEMBERSHIP: usize = 8;
+/// The first of them. All other serial numbers that a controller gives begin with 0x40 to 0x7f.
+pub const MEMBERSHIP_MARK: u8 = 0x20;
 
 impl Serial {
     /// Reads hex, with or without colons between bytes, as tools print it.
@@ -111,6 +123,14 @@ impl Serial {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(hex(bytes).trim_start_matches('0').to_owned())
+    }
+
+    /// The number of the membership of a host by which a controller's certificate came, if it came by one.
+    #[must_use]
+    pub fn membership(&self) -> Option<Self> {
+        let mark = format!("{MEMBERSHIP_MARK:x}");
+        let is_one = self.0.len() == 2 * WITH_MEMBERSHIP && self.0.starts_with(&mark);
+        is_one.then(|| Self(self.0.chars().take(2 * MEMBERSHIP).collect()))
     }
 
     /// The digits.
@@ -153,6 +173,28 @@ mod tests {
         assert_eq!(Serial::from_bytes(&[0, 10]).as_str(), "a");
         for text in ["", "0", "00:00", "x", "3f 9a", "0x3f", &"f".repeat(41)] {
             assert!(Serial::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_membership_stands_for_all_that_came_by_it() {
+        let id = SpiffeId::parse("spiffe://t/svc/a").unwrap();
+        let revoked = Revoked {
+            serials: [Serial::parse("2001020304050607").unwrap()].into(),
+            ..Revoked::default()
+        };
+        for (number, refused) in [
+            ("20010203040506070000000000000001", true),
+            ("2001020304050607ffffffffffffffff", true),
+            ("2001020304050607", true),
+            ("20010203040506080000000000000001", false),
+            ("40010203040506070000000000000001", false),
+            // Other issuers have longer or shorter ones.
+            ("200102030405060700000000000000", false),
+            ("2001020304050607000000000000000000", false),
+        ] {
+            let found = revoked.has(&id, &Serial::parse(number).unwrap(), b"x");
+            assert_eq!(found, refused, "{number}");
         }
     }
 
