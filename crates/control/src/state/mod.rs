@@ -119,6 +119,7 @@ impl MeshState {
         edits.extend(keys::kept(&*store)?);
         index.apply(edits);
         let nodes = JoinedHosts::load(&*store)?;
+        let removed = nodes::removed(&*store)?;
         let authorities = Mutex::new(host_authority::all(&*store)?);
         let presence = Presence::default();
         for node in nodes.names() {
@@ -135,7 +136,7 @@ impl MeshState {
             certificate_terms: watch::Sender::new(identity::certificate_terms(index.inputs())),
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
-            removed: Mutex::new(nodes::removed(&*store)?),
+            removed: Mutex::new(removed),
             authorities,
             presence,
             newest: Newest::default(),
