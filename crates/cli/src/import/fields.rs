@@ -35,16 +35,22 @@ fn take_if(value: &mut Value, path: &str, is_meant: impl Fn(&Value) -> bool) -> 
     if found.is_null() || is_meant(&*found) {
         return fields.remove(name).filter(|v| !v.is_null());
     }
-    let is_empty = match &*found {
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
-    };
-    // An empty one has no part that could be named, so its text stands for it.
-    if is_empty {
+    // One without a part that could be named has its text stand for it.
+    if is_nameless(&*found) {
         *found = found.to_string().into();
     }
     None
+}
+
+/// Whether [`lose_rest`] would name nothing of a value.
+fn is_nameless(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        // It names those of its items that are null.
+        Value::Array(items) => items.iter().all(|i| !i.is_null() && is_nameless(i)),
+        Value::Object(fields) => fields.values().all(is_nameless),
+        _ => false,
+    }
 }
 
 /// Takes a text.
@@ -242,6 +248,8 @@ mod tests {
             (json!(true), "spec.a"),
             (json!({}), "spec.a"),
             (json!({ "b": 1 }), "spec.a.b"),
+            (json!({ "b": null }), "spec.a"),
+            (json!({ "b": [{}] }), "spec.a"),
             (json!([null]), "spec.a[0]"),
             (json!(["b", 1]), "spec.a[0]"),
         ] {

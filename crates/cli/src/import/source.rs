@@ -54,9 +54,9 @@ impl Source {
         self.whole["metadata"]["labels"].clone()
     }
 
-    /// Returns an annotation of the object itself.
-    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
-        self.whole["metadata"]["annotations"][name].as_str()
+    /// Annotations of the object itself, as they were read: files written by hand have values that are no text.
+    pub(super) fn annotations(&self) -> &Value {
+        &self.whole["metadata"]["annotations"]
     }
 
     pub(super) fn version(&self) -> &str {

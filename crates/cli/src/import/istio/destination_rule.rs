@@ -1,9 +1,9 @@
 //! How a service is called: a TrafficPolicy for it, and for each subset a Service with a policy of its own.
 
 use super::exported::Exported;
-use crate::import::fields::{carry, duration, list, lose_rest, nest, take, text, time};
+use crate::import::fields::{carry, duration, list, lose_rest, nest, take, text, text_map, time};
 use crate::import::imported::{Imported, object};
-use crate::import::services::{Named, Service, labels, subset_name};
+use crate::import::services::{Named, Service, subset_name};
 use crate::import::source::Source;
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,12 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     for (number, mut subset) in subsets.into_iter().enumerate() {
         let at = format!("spec.subsets[{number}]");
         let name = text(&mut subset, "name").unwrap_or_default();
-        let more = labels(&take(&mut subset, "labels").unwrap_or_default());
+        let more = text_map(&mut subset, "labels");
+        // Without one of its labels it would have other pods, too.
+        if let Some(left) = take(&mut subset, "labels") {
+            lose_rest(imported, &id, &format!("{at}.labels"), &left, SEE);
+            continue;
+        }
         let Some(service) = named.find(services) else {
             let why = format!(
                 "the Service {} is not among the objects, and a subset is a Service of its own",

@@ -15,6 +15,8 @@ use crate::import::source::Source;
 use crate::import::{EVERYWHERE, POLICY, texts};
 use serde_json::{Map, Value, json};
 
+/// Annotation of a policy that only shows what it would do.
+const DRY_RUN: &str = "istio.io/dry-run";
 const OPEN: &str = "a rule allows callers without a certificate, as before: without its `networks` callers need one";
 const UNKNOWN: &str = "callers without a certificate are not allowed, as no PeerAuthentication says whether they were: give those of the mesh, too, or write their networks (everybody's are 0.0.0.0/0 and ::/0) in `from.networks`";
 const BY_ADDRESS: &str =
@@ -47,8 +49,14 @@ pub(super) fn import(
     };
     // Enforced, one that only shows what it would do would allow or deny it.
     let mode = match is_dry_run(&source) {
-        true => Some("Audit"),
-        false => mode,
+        Some(true) => Some("Audit"),
+        Some(false) => mode,
+        None => {
+            let at = format!("metadata.annotations.{DRY_RUN}");
+            let why = "it is no text, so nobody can say whether the policy was enforced";
+            let instead = "write 'true' or 'false', in quotes";
+            return imported.lose(&id, &at, why, instead);
+        }
     };
     if given.is_empty() {
         let (why, instead) = match action {
@@ -138,10 +146,22 @@ pub(super) fn import(
     }
 }
 
-/// Whether a policy only shows what it would do. The words are those that Go reads as true.
-fn is_dry_run(policy: &Source) -> bool {
-    let said = policy.annotation("istio.io/dry-run").unwrap_or_default();
-    matches!(said, "1" | "t" | "T" | "true" | "True" | "TRUE")
+/// Whether a policy only shows what it would do. The words are those that Go reads as true. None: nobody can say.
+fn is_dry_run(policy: &Source) -> Option<bool> {
+    let all = policy.annotations();
+    if !all.is_null() && !all.is_object() {
+        return None;
+    }
+    match &all[DRY_RUN] {
+        Value::Null => Some(false),
+        // Without quotes the word is no text, and means the same.
+        Value::Bool(said) => Some(*said),
+        Value::String(said) => Some(matches!(
+            said.as_str(),
+            "1" | "t" | "T" | "true" | "True" | "TRUE"
+        )),
+        _ => None,
+    }
 }
 
 /// Whether a rule names callers by their addresses.

@@ -12,11 +12,14 @@ pub(super) struct Proxies<'s> {
     services: &'s [Service],
     /// Labels by which each Gateway chooses its proxies, by the Gateway's namespace and name.
     chosen: BTreeMap<(String, String), BTreeMap<String, String>>,
+    /// Gateways of whose labels some are no text, so that more Services seem to lead to their proxies than do.
+    unclear: BTreeSet<(String, String)>,
 }
 
 impl<'s> Proxies<'s> {
     pub(super) fn read(objects: &[Value], services: &'s [Service]) -> Self {
         let mut chosen = BTreeMap::new();
+        let mut unclear = BTreeSet::new();
         for object in objects {
             let version = object["apiVersion"].as_str().unwrap_or_default();
             if object["kind"] != "Gateway" || !version.starts_with("networking.istio.io/") {
@@ -24,13 +27,22 @@ impl<'s> Proxies<'s> {
             }
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
             let place = (text("namespace").to_owned(), text("name").to_owned());
-            let labels = labels(&object["spec"]["selector"]);
+            let selector = &object["spec"]["selector"];
+            let mut values = selector.as_object().into_iter().flatten();
+            if values.any(|(_, value)| !value.is_string()) {
+                unclear.insert(place.clone());
+            }
+            let labels = labels(selector);
             // Without labels it would choose every pod, also those of applications.
             if !labels.is_empty() {
                 chosen.insert(place, labels);
             }
         }
-        Self { services, chosen }
+        Self {
+            services,
+            chosen,
+            unclear,
+        }
     }
 
     /// Whether a Service leads to proxies of a gateway.
@@ -45,7 +57,8 @@ impl<'s> Proxies<'s> {
     /// Returns the namespaces of a Gateway's proxies, as far as Services lead to them.
     pub(super) fn namespaces(&self, namespace: &str, name: &str) -> BTreeSet<&'s str> {
         let place = (namespace.to_owned(), name.to_owned());
-        let Some(labels) = self.chosen.get(&place) else {
+        let labels = self.chosen.get(&place);
+        let Some(labels) = labels.filter(|_| !self.unclear.contains(&place)) else {
             return BTreeSet::new();
         };
         let theirs = self.services.iter().filter(|s| s.selects(labels));

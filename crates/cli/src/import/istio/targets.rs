@@ -3,9 +3,9 @@
 use super::ROOT;
 use super::proxies::Proxies;
 use crate::import::POLICY;
-use crate::import::fields::{list, lose_rest, take, text};
+use crate::import::fields::{list, lose_rest, take, text, text_map};
 use crate::import::imported::Imported;
-use crate::import::services::{Service, labels};
+use crate::import::services::Service;
 use crate::import::source::Source;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -54,9 +54,17 @@ pub(super) fn targets<'s>(
         names.extend(text(&mut reference, "name"));
         lose_rest(imported, id, &at, &reference, POLICY);
     }
+    let labels = text_map(spec, "selector/matchLabels");
+    // Without a part of its selector the policy would be about more Services.
+    match take(spec, "selector") {
+        None => {}
+        Some(left @ Value::Object(_)) => lose_rest(imported, id, "spec.selector", &left, POLICY),
+        Some(_) => {
+            let why = "it is no mapping, so nobody can say which pods are meant";
+            imported.lose(id, "spec.selector", why, POLICY);
+        }
+    }
     let mut are_known = imported.lost.len() == before;
-    let labels = labels(&take(spec, "selector/matchLabels").unwrap_or_default());
-    take(spec, "selector");
     let mut meant: BTreeMap<Option<&str>, Vec<&Service>> = BTreeMap::new();
     let (mut of_gateways, mut in_part) = (Vec::new(), Vec::new());
     for service in services {

@@ -2,9 +2,14 @@
 
 use super::*;
 
-/// Gateways, the Services of their proxies, and a VirtualService.
+/// Objects that are made of the manifests, but the Gateways.
 fn exported(export: &str, hosts: &str, gateways: &str) -> Imported {
-    beside_gateways(&format!(
+    beside_gateways(&manifests(export, hosts, gateways))
+}
+
+/// Gateways, the Services of their proxies, and a VirtualService.
+fn manifests(export: &str, hosts: &str, gateways: &str) -> String {
+    format!(
         "{SERVICES}apiVersion: v1
 kind: Service
 metadata: {{name: front, namespace: shop}}
@@ -34,7 +39,7 @@ spec:
   gateways: [{gateways}]
   http: [{{route: [{{destination: {{host: ratings}}}}]}}]
 "
-    ))
+    )
 }
 
 /// Names of the parents of each route that is made.
@@ -101,6 +106,23 @@ fn a_gateway_has_the_routes_that_its_proxies_saw() {
         let lost_it = [("VirtualService shop/v", "spec.exportTo")];
         assert_eq!(lost(&imported), lost_it[..losses], "{export} {gateways}");
     }
+}
+
+/// Without the label Services of the namespace would seem to lead to its proxies.
+#[test]
+fn a_gateway_with_a_label_that_is_no_text_has_proxies_that_nobody_knows() {
+    let text = manifests("'.'", "ratings", "front");
+    let odd = text.replace(
+        "{selector: {istio: front}, servers",
+        "{selector: {istio: front, tier: 7}, servers",
+    );
+    assert_ne!(odd, text);
+    let imported = beside_gateways(&odd);
+    assert!(imported.objects.is_empty(), "{imported:?}");
+    assert_eq!(
+        lost(&imported),
+        [("VirtualService shop/v", "spec.exportTo")]
+    );
 }
 
 #[test]

@@ -291,6 +291,9 @@ fn a_dry_run_stays_one() {
             ("'1'", true),
             ("'false'", false),
             ("'yes'", false),
+            // Without quotes, as somebody may have written them.
+            ("true", true),
+            ("false", false),
         ] {
             let spec =
                 format!("{{action: {action}, rules: [{{to: [{{operation: {{paths: [/a]}}}}]}}]}}");
@@ -311,5 +314,106 @@ fn a_dry_run_stays_one() {
             let ours = if action == "DENY" { "Deny" } else { "Allow" };
             assert_eq!(spec["action"], ours, "{action} {said}");
         }
+    }
+}
+
+#[test]
+fn a_policy_is_not_made_where_nobody_can_say_whether_it_is_a_dry_run() {
+    for annotations in [
+        "{istio.io/dry-run: 1}",
+        "{istio.io/dry-run: [true]}",
+        "[istio.io/dry-run]",
+    ] {
+        let text = security("AuthorizationPolicy", "shop", "{rules: [{}]}").replace(
+            "namespace: shop}\nspec: {rules",
+            &format!("namespace: shop, annotations: {annotations}}}\nspec: {{rules"),
+        );
+        let imported = imported(&text);
+        let expected = [(
+            "AuthorizationPolicy shop/p",
+            "metadata.annotations.istio.io/dry-run",
+        )];
+        assert_eq!(lost(&imported), expected, "{annotations}");
+        assert!(imported.objects.is_empty(), "{annotations}");
+    }
+}
+
+/// Nothing is made, and each loss is of this place.
+fn nothing_but_losses(imported: &Imported, place: &str, of: &str) {
+    assert!(imported.objects.is_empty(), "{of}: {imported:?}");
+    assert!(!imported.lost.is_empty(), "{of}");
+    let mut lost = imported.lost.iter();
+    assert!(
+        lost.all(|l| l.field.starts_with(place)),
+        "{of}: {imported:?}"
+    );
+}
+
+/// Without the label, or without all of them, it would be about more Services.
+#[test]
+fn a_selector_with_what_is_no_text_makes_no_policy() {
+    for selector in [
+        "{matchLabels: {app: ratings, tier: 1}}",
+        "{matchLabels: {app: ratings, tier: null}}",
+        "{matchLabels: {app: 7}}",
+        "{matchLabels: {app: null}}",
+        "{matchLabels: {app: []}}",
+        "{matchLabels: [app]}",
+        "{matchLabels: [{}]}",
+        "{matchLabels: []}",
+        "{matchLabels: app}",
+        "{matchLabels: {app: ratings}, matchExpressions: [{key: tier}]}",
+        "{matchLabel: {app: ratings}}",
+        "app",
+        "7",
+        "[]",
+        "[{matchLabels: {app: ratings}}]",
+    ] {
+        for namespace in ["shop", "istio-system"] {
+            for (kind, body) in [
+                ("AuthorizationPolicy", "action: ALLOW, rules: [{}]"),
+                (
+                    "RequestAuthentication",
+                    "jwtRules: [{issuer: a, jwks: '{\"keys\": []}'}]",
+                ),
+            ] {
+                let spec = format!("{{selector: {selector}, {body}}}");
+                let imported = imported(&security(kind, namespace, &spec));
+                nothing_but_losses(&imported, "spec.selector", selector);
+            }
+        }
+    }
+    // These are about all Services in Istio, too.
+    for selector in ["null", "{}", "{matchLabels: null}", "{matchLabels: {}}"] {
+        let spec = format!("{{selector: {selector}, action: DENY, rules: [{{}}]}}");
+        let imported = imported(&security("AuthorizationPolicy", "shop", &spec));
+        assert_eq!(imported.lost, [], "{selector}");
+        let both = ["reviews", "ratings"].map(str::to_owned).to_vec();
+        assert_eq!(
+            about(&imported),
+            [("shop/p".to_owned(), both)],
+            "{selector}"
+        );
+    }
+}
+
+#[test]
+fn a_subset_with_a_label_that_is_no_text_is_not_made() {
+    for labels in [
+        "{version: 1}",
+        "{version: v1, tier: null}",
+        "{version: null}",
+        "[version]",
+        "[]",
+        "v1",
+    ] {
+        let imported = imported(&format!(
+            "{SERVICES}apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: d, namespace: shop}}
+spec: {{host: ratings, subsets: [{{name: v1, labels: {labels}}}]}}
+"
+        ));
+        nothing_but_losses(&imported, "spec.subsets[0].labels", labels);
     }
 }
