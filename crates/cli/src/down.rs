@@ -9,6 +9,7 @@ use crate::supervise::leftovers::Leftovers;
 use crate::supervise::state::RunState;
 use crate::supervise::{Lock, janitor};
 use rustix::process::Signal;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -71,16 +72,54 @@ fn is_supervisor(paths: &Paths, holder: ProcessId) -> bool {
 
 /// Removes sockets and logs of a mesh that is not up; one that is up keeps them. Nothing durable is touched.
 pub(crate) fn remove_run(paths: &Paths) -> Result<()> {
-    clear_up(paths)?;
-    if Lock::holder(paths).is_some_and(ProcessId::is_alive) {
-        return Ok(());
+    match cleared(paths)? {
+        // Held until the directory is gone, so that nobody starts a mesh in it meanwhile.
+        Some(_lock) => remove_held(paths),
+        None => Ok(()),
     }
-    remove_directory(&paths.run)
+}
+
+/// Removes the directory of a run, whose lock the caller holds. The lock's file goes last: from then on another mesh may have
+/// one of its own there, and keeps what it makes.
+fn remove_held(paths: &Paths) -> Result<()> {
+    let what = || format!("cannot remove {}", paths.run.display());
+    let lock = paths.lock();
+    let entries = match std::fs::read_dir(&paths.run) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.or_fail(what)?,
+    };
+    for entry in entries {
+        let entry = entry.or_fail(what)?;
+        let path = entry.path();
+        if path == lock {
+            continue;
+        }
+        match entry.file_type().or_fail(what)?.is_dir() {
+            true => remove_directory(&path)?,
+            false => remove_file(&path)?,
+        }
+    }
+    remove_file(&lock)?;
+    match std::fs::remove_dir(&paths.run) {
+        Err(e) if !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+            Err(e).or_fail(what)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn remove_file(file: &Path) -> Result<()> {
+    match std::fs::remove_file(file) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).or_fail(|| format!("cannot remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn remove_directory(directory: &Path) -> Result<()> {
     match std::fs::remove_dir_all(directory) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
             Err(e).or_fail(|| format!("cannot remove {}", directory.display()))
         }
         _ => Ok(()),
@@ -90,20 +129,30 @@ fn remove_directory(directory: &Path) -> Result<()> {
 /// Clears up if no supervisor lives. One that does is left alone: an init system also comes here when its
 /// own could not start because of another.
 pub(crate) fn clear_up(paths: &Paths) -> Result<()> {
-    if !paths.run.is_dir() || Lock::holder(paths).is_some_and(ProcessId::is_alive) {
-        return Ok(());
+    cleared(paths).map(drop)
+}
+
+/// Clears up in the same way and returns the lock. None: a supervisor lives, or there is no directory.
+fn cleared(paths: &Paths) -> Result<Option<Lock>> {
+    let is_up = || Lock::holder(paths).is_some_and(ProcessId::is_alive);
+    if !paths.run.is_dir() || is_up() {
+        return Ok(None);
     }
     // The next supervisor waits for it as well, but only while the file says that there is one.
     let state = RunState::read(paths).ok().flatten();
     if let Some(janitor) = state.and_then(|s| s.janitor.id) {
         wait(JANITOR_TIME, || !janitor.is_alive());
     }
-    let _lock = Lock::take(paths)?;
+    let lock = match Lock::take(paths) {
+        // One has been started since.
+        Err(_) if is_up() => return Ok(None),
+        lock => lock?,
+    };
     let removed = janitor::clear(paths)?;
     if !removed.is_nothing() {
         line(&format!("removed what the mesh had left: {removed}"));
     }
-    Ok(())
+    Ok(Some(lock))
 }
 
 fn wait(time: Duration, done: impl Fn() -> bool) -> bool {
@@ -132,7 +181,6 @@ fn left_over(paths: &Paths) -> Result<()> {
 
 fn purge(paths: &Paths) -> Result<()> {
     let directories = [
-        &paths.run,
         &paths.controller_state(),
         &paths.data(),
         &paths.away(),
@@ -152,12 +200,10 @@ fn purge(paths: &Paths) -> Result<()> {
         paths.service_record(),
     ];
     for file in files {
-        if let Err(e) = std::fs::remove_file(&file)
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(e).or_fail(|| format!("cannot remove {}", file.display()));
-        }
+        remove_file(&file)?;
     }
+    // After all that belongs to its lock.
+    remove_held(paths)?;
     // Only if nothing else is in it: it may be a directory of the user's own.
     let _ = std::fs::remove_dir(&paths.state);
     for parent in paths.shared_parents() {
@@ -165,4 +211,66 @@ fn purge(paths: &Paths) -> Result<()> {
     }
     line("removed the CA, the stored objects, what workloads kept, and the logs");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Meshes that are started while the directory is being removed.
+    const STARTED: u64 = 40;
+
+    /// Starts a mesh as far as its files. None: its directory was removed before it had the lock.
+    fn start(paths: &Paths) -> Option<Lock> {
+        paths.create().ok()?;
+        let lock = Lock::take_within(paths, JANITOR_TIME, |_| true).ok()?;
+        paths.create().ok()?;
+        std::fs::write(paths.socket(), "").ok()?;
+        Some(lock)
+    }
+
+    #[test]
+    fn the_directory_of_a_mesh_that_is_started_meanwhile_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            name: format!("d{:05}", std::process::id() % 100_000),
+            state: dir.path().join("state"),
+            run: dir.path().join("run"),
+        };
+        let is_removed = AtomicBool::new(false);
+        let (mut started, mut lost) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_removed.load(Ordering::Relaxed) {
+                    // It may be refused while the other starts.
+                    let _ = remove_run(&paths);
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            });
+            let end = Instant::now() + JANITOR_TIME;
+            while started < STARTED && Instant::now() < end {
+                let Some(lock) = start(&paths) else {
+                    continue;
+                };
+                started += 1;
+                // Time for a removal that has looked before.
+                std::thread::sleep(Duration::from_millis(2));
+                let is_whole = paths.socket().exists() && paths.lock().exists();
+                lost += u64::from(!is_whole);
+                drop(lock);
+                // Time for a removal to begin.
+                std::thread::sleep(Duration::from_millis(started % 5));
+            }
+            is_removed.store(true, Ordering::Relaxed);
+        });
+        assert_eq!((started, lost), (STARTED, 0));
+        // Nobody has it now, but for a child that another test is starting, until it runs its own program.
+        let end = Instant::now() + JANITOR_TIME;
+        while paths.run.exists() && Instant::now() < end {
+            let _ = remove_run(&paths);
+        }
+        assert!(!paths.run.exists());
+        assert!(paths.state.exists());
+    }
 }

@@ -8,7 +8,7 @@ use crate::paths::Paths;
 use crate::proc::ProcessId;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to take the lock back from one that was killed: its first thread
@@ -34,19 +34,17 @@ impl Lock {
         ends: impl Fn(ProcessId) -> bool,
     ) -> Result<Self> {
         let what = || format!("cannot lock {}", paths.lock().display());
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(paths.lock())
-            .or_fail(what)?;
+        let mut file = open(paths).or_fail(what)?;
         let until = Instant::now() + patience;
         loop {
             match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => {}
+                Ok(()) if is_in_place(&file, paths) => break,
+                // Its holder has removed it with the directory. It would keep nobody out who makes another.
+                Ok(()) if Instant::now() < until => {
+                    file = open(paths).or_fail(what)?;
+                    continue;
+                }
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(e)) => return Err(e).or_fail(what),
             }
             let holder = read(&mut file);
@@ -72,6 +70,24 @@ impl Lock {
             Ok(()) => None,
             Err(_) => read(&mut file),
         }
+    }
+}
+
+fn open(paths: &Paths) -> std::io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(paths.lock())
+}
+
+/// Whether a file is the one that others find.
+fn is_in_place(file: &File, paths: &Paths) -> bool {
+    match (file.metadata(), std::fs::metadata(paths.lock())) {
+        (Ok(own), Ok(found)) => (own.dev(), own.ino()) == (found.dev(), found.ino()),
+        _ => false,
     }
 }
 
@@ -143,6 +159,23 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             drop(lock);
             second.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = paths_in(dir.path());
+        let lock = Lock::take(&paths).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| Lock::take_within(&paths, GIVEN_BACK, |_| true));
+            // Time for it to open the file.
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::remove_file(paths.lock()).unwrap();
+            drop(lock);
+            let second = second.join().unwrap().unwrap();
+            assert_eq!(Lock::holder(&paths), Some(ProcessId::current()));
+            drop(second);
         });
     }
 
