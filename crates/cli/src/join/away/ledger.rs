@@ -39,6 +39,8 @@ pub(super) struct Ledger {
     pub(super) until: i64,
     /// Nothing is added any more, so each of its pieces is always the same.
     pub(super) is_sealed: bool,
+    /// Some of its pieces may have been sent. The controller knows them by their numbers, so they stay as they are.
+    pub(super) is_begun: bool,
     edges: BTreeMap<Pair, Sums>,
     hours: Vec<Hour>,
     /// Sums of pairs that there was no room for.
@@ -52,6 +54,9 @@ struct File {
     from: i64,
     until: i64,
     sealed: bool,
+    /// Files of earlier versions do not say it.
+    #[serde(default)]
+    begun: bool,
     edges: Vec<Edge>,
     hours: Vec<Hour>,
     rest: Sums,
@@ -73,6 +78,7 @@ impl Ledger {
             from,
             until: from,
             is_sealed: false,
+            is_begun: false,
             edges: BTreeMap::new(),
             hours: Vec::new(),
             rest: Sums::default(),
@@ -131,16 +137,21 @@ impl Ledger {
         !edges.is_empty()
     }
 
-    /// Reads a file.
-    pub(super) fn read(file: &Path) -> Result<Self> {
-        let what = || format!("cannot read {}", file.display());
-        let text = std::fs::read(file).or_fail(what)?;
-        let read: File = serde_json::from_slice(&text).or_fail(what)?;
-        Ok(Self {
+    /// Reads a file. The inner error: it has no ledger, and never will. The outer one may pass.
+    pub(super) fn read(file: &Path) -> Result<serde_json::Result<Self>> {
+        let text = std::fs::read(file).or_fail(|| format!("cannot read {}", file.display()))?;
+        Ok(serde_json::from_slice::<File>(&text).map(Self::from))
+    }
+}
+
+impl From<File> for Ledger {
+    fn from(read: File) -> Self {
+        Self {
             period: read.period,
             from: read.from,
             until: read.until,
             is_sealed: read.sealed,
+            is_begun: read.begun,
             edges: read
                 .edges
                 .into_iter()
@@ -148,9 +159,11 @@ impl Ledger {
                 .collect(),
             hours: read.hours,
             rest: read.rest,
-        })
+        }
     }
+}
 
+impl Ledger {
     /// Writes it, so that a crash leaves it as it is or as it was.
     pub(super) fn write(&self, file: &Path) -> Result<()> {
         let what = || format!("cannot write {}", file.display());
@@ -165,12 +178,24 @@ impl Ledger {
             from: self.from,
             until: self.until,
             sealed: self.is_sealed,
+            begun: self.is_begun,
             edges: edges.collect(),
             hours: self.hours.clone(),
             rest: self.rest.clone(),
         });
         let text = text.or_fail(what)?;
         write_durably(file, &text).or_fail(what)
+    }
+
+    /// Returns the messages that are to be sent, once its file says that some may have been. One alone comes as a whole or
+    /// not at all.
+    pub(super) fn to_send(&mut self, file: &Path) -> Result<Vec<v1::AwayPiece>> {
+        let pieces = self.pieces();
+        if pieces.len() > 1 && !self.is_begun {
+            self.is_begun = true;
+            self.write(file)?;
+        }
+        Ok(pieces)
     }
 
     /// The messages that tell of it. Names come once in each.
@@ -239,7 +264,7 @@ mod tests {
         ledger.add(7100, [(&a, &sums(5, 0)), (&b, &sums(2, 2))]);
         ledger.add(7300, [(&a, &sums(1, 0))]);
         ledger.write(&file).unwrap();
-        assert_eq!(Ledger::read(&file).unwrap(), ledger);
+        assert_eq!(Ledger::read(&file).unwrap().unwrap(), ledger);
         let pieces = ledger.pieces();
         assert_eq!(pieces.len(), 1);
         assert_eq!(pieces[0].names, ["svc/a", "ratings", "svc/b", "denied"]);
@@ -363,7 +388,7 @@ mod tests {
         ledger.add(year_2040 + 60, [(&a, &sums(many, 1))]);
         ledger.add(year_2040 + 120, [(&a, &sums(many, many))]);
         ledger.write(&file).unwrap();
-        assert_eq!(Ledger::read(&file).unwrap(), ledger);
+        assert_eq!(Ledger::read(&file).unwrap().unwrap(), ledger);
         let piece = ledger.pieces().remove(0);
         assert_eq!(piece.until_unix_seconds, year_2040 + 120);
         let told = piece.edges[0].sums.clone().unwrap();

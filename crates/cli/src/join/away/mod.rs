@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{sleep, timeout};
 use tulle_api::away::Sums;
+use tulle_api::v1::AwayPiece;
 use tulle_model::samples::{self, MetricSample};
 
 /// Between two looks while the controller is there.
@@ -118,25 +119,30 @@ impl Keeper {
     /// Sends what is kept, the oldest first.
     async fn send(&self) -> Result<()> {
         for file in self.files.all()? {
-            let ledger = match Ledger::read(&file) {
-                Ok(ledger) => ledger,
+            let mut ledger = match Ledger::read(&file) {
+                Ok(Ok(ledger)) => ledger,
+                Ok(Err(why)) => {
+                    give_up(&file, &why)?;
+                    continue;
+                }
+                // It is tried again, and keeps no other back.
                 Err(failure) => {
-                    tracing::warn!("{failure}; it is left out");
-                    remove(&file)?;
+                    tracing::warn!("{failure}");
                     continue;
                 }
             };
             if !ledger.is_empty() {
-                self.send_one(&ledger).await?;
+                let pieces = ledger.to_send(&file)?;
+                self.send_one(&ledger, pieces).await?;
             }
             remove(&file)?;
         }
         Ok(())
     }
 
-    async fn send_one(&self, ledger: &Ledger) -> Result<()> {
+    async fn send_one(&self, ledger: &Ledger, pieces: Vec<AwayPiece>) -> Result<()> {
         let mut objects = self.context.objects.clone();
-        for piece in ledger.pieces() {
+        for piece in pieces {
             let what = || "cannot tell the controller what was counted meanwhile".to_owned();
             let answer = timeout(PATIENCE, objects.report_away(piece)).await;
             answer.or_fail(what)?.or_fail(what)?;
@@ -153,6 +159,21 @@ impl Keeper {
 
 fn remove(file: &Path) -> Result<()> {
     std::fs::remove_file(file).or_fail(|| format!("cannot remove {}", file.display()))
+}
+
+/// Removes a file that has no ledger.
+fn give_up(file: &Path, why: &serde_json::Error) -> Result<()> {
+    tracing::warn!(file = %file.display(), "no counts of a time without the controller: {why}; the file is given up");
+    remove(file)
+}
+
+/// Whether room is to be made elsewhere: the controller has a part of it and needs the rest, or it cannot be read now.
+fn stays(file: &Path) -> bool {
+    match Ledger::read(file) {
+        Ok(Ok(ledger)) => ledger.is_begun,
+        Ok(Err(_)) => false,
+        Err(_) => true,
+    }
 }
 
 /// The files, by the time that they are of.
@@ -191,31 +212,37 @@ impl Files {
 
     /// Sums the oldest up for as long as all together are too much.
     fn make_room(&self) -> Result<()> {
-        let files = self.all()?;
-        let surplus = files.len().saturating_sub(MAX_FILES);
-        for file in files.iter().take(surplus) {
+        let all = self.all()?;
+        let mut surplus = all.len().saturating_sub(MAX_FILES);
+        let mut files = Vec::new();
+        for file in all {
+            if surplus == 0 || stays(&file) {
+                files.push(file);
+                continue;
+            }
             tracing::warn!(file = %file.display(), "too many times without the controller; the oldest is given up");
-            remove(file)?;
+            remove(&file)?;
+            surplus -= 1;
         }
-        let files = files.get(surplus..).unwrap_or_default();
         let size = |file: &PathBuf| std::fs::metadata(file).map_or(0, |m| m.len());
         let mut bytes: u64 = files.iter().map(size).sum();
-        for file in files {
+        for file in &files {
             if bytes <= MAX_BYTES {
                 break;
             }
             bytes -= size(file).min(bytes);
             match Ledger::read(file) {
-                Ok(mut ledger) => {
-                    if ledger.sum_up() {
+                Ok(Ok(mut ledger)) => {
+                    if !ledger.is_begun && ledger.sum_up() {
                         ledger.write(file)?;
                     }
                     bytes += size(file);
                 }
                 // It would be left out when it is to be sent.
+                Ok(Err(why)) => give_up(file, &why)?,
                 Err(failure) => {
-                    tracing::warn!("{failure}; it is given up");
-                    remove(file)?;
+                    tracing::warn!("{failure}");
+                    bytes += size(file);
                 }
             }
         }
@@ -226,7 +253,7 @@ impl Files {
     fn seal_all(&self) -> Result<()> {
         for file in self.all()? {
             // One that cannot be read is left out when it is to be sent.
-            let Ok(mut ledger) = Ledger::read(&file) else {
+            let Ok(Ok(mut ledger)) = Ledger::read(&file) else {
                 continue;
             };
             if !ledger.is_sealed {
@@ -302,6 +329,10 @@ mod tests {
         ledger
     }
 
+    fn read(file: &Path) -> Ledger {
+        Ledger::read(file).unwrap().unwrap()
+    }
+
     /// Bytes of all files.
     fn bytes(files: &Files) -> u64 {
         let all = files.all().unwrap();
@@ -330,7 +361,7 @@ mod tests {
         let bytes = bytes(&files);
         assert!(bytes > MAX_BYTES / 10 * 9, "{bytes}");
         let kept = files.all().unwrap();
-        let kept: Vec<Ledger> = kept.iter().map(|f| Ledger::read(f).unwrap()).collect();
+        let kept: Vec<Ledger> = kept.iter().map(|f| read(f)).collect();
         let begins: Vec<i64> = kept.iter().map(|k| k.from).collect();
         let newest: Vec<i64> = (surplus..surplus + most).map(begin).collect();
         assert_eq!(begins, newest, "the oldest were given up");
@@ -352,7 +383,84 @@ mod tests {
         std::fs::write(&broken, vec![b'x'; length]).unwrap();
         files.write(&ledger(1)).unwrap();
         assert!(!broken.exists());
-        let kept = Ledger::read(&files.all().unwrap()[0]).unwrap();
-        assert_eq!(kept, ledger(1));
+        assert_eq!(read(&files.all().unwrap()[0]), ledger(1));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_now_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path());
+        // A directory cannot be read as a file, by root neither.
+        let unread = directory.path().join(format!("{}-1.json", begin(0)));
+        std::fs::create_dir(&unread).unwrap();
+        let most = i64::try_from(MAX_FILES).unwrap();
+        for number in 1..=most {
+            files.write(&ledger(number)).unwrap();
+        }
+        let all = files.all().unwrap();
+        assert_eq!((all.len(), &all[0]), (MAX_FILES, &unread));
+        assert!(bytes(&files) <= MAX_BYTES);
+        // Room was made elsewhere.
+        assert_eq!(read(&all[1]).from, begin(2));
+        assert_eq!(told(&read(&all[1])), (0, PAIRS as u64));
+    }
+
+    /// A time away as the controller keeps it: each piece counts once, by its number, and in order.
+    #[derive(Default)]
+    struct Kept {
+        next: u32,
+        pieces: u32,
+        requests: u64,
+    }
+
+    impl Kept {
+        fn add(&mut self, piece: &AwayPiece) {
+            if piece.piece < self.next {
+                return;
+            }
+            assert_eq!(piece.piece, self.next);
+            if self.next == 0 {
+                self.pieces = piece.pieces;
+            }
+            self.next += 1;
+            let sums = piece.edges.iter().filter_map(|e| e.sums.as_ref());
+            let requests = sums.chain(piece.rest.as_ref()).map(|s| s.requests);
+            self.requests += requests.sum::<u64>();
+        }
+    }
+
+    #[test]
+    fn a_time_that_was_sent_in_part_is_told_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(directory.path());
+        files.write(&ledger(0)).unwrap();
+        let oldest = files.all().unwrap().remove(0);
+        let mut kept = Kept::default();
+        let pieces = read(&oldest).to_send(&oldest).unwrap();
+        assert_eq!(pieces.len(), 8);
+        for piece in &pieces[..3] {
+            kept.add(piece);
+        }
+        // The line breaks, often, and there is neither room for all nor a place for each.
+        for number in 1..=i64::try_from(MAX_FILES).unwrap() {
+            files.write(&ledger(number)).unwrap();
+            assert!(bytes(&files) <= MAX_BYTES, "{number}");
+        }
+        let all = files.all().unwrap();
+        assert_eq!((all.len(), &all[0]), (MAX_FILES, &oldest));
+        assert_eq!(told(&read(&all[1])), (0, PAIRS as u64), "room was made");
+        let again = read(&oldest).to_send(&oldest).unwrap();
+        assert_eq!(again, pieces);
+        for piece in &again {
+            kept.add(piece);
+        }
+        assert_eq!(
+            (kept.next, kept.pieces, kept.requests),
+            (8, 8, PAIRS as u64)
+        );
+        // A time that is told in one piece needs no mark: its sums are those of the piece.
+        let mut small = read(&all[1]);
+        assert_eq!(small.to_send(&all[1]).unwrap().len(), 1);
+        assert!(!small.is_begun && !read(&all[1]).is_begun);
     }
 }
