@@ -103,7 +103,7 @@ build: ## tulle, tulle-proxy, tulle-cni, tulle-envoy, tulle-bench and bookinfo i
 
 # Other people's programs in the tests of one host.
 test-needs:
-	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES) \
+	@$(PACKAGES) $(BUILD_PACKAGES) nftables iproute2 tcpdump curl openssl jq strace iptables $(PEER_PACKAGES) $(SERVER_PACKAGES) \
 		$(RELEASE_PACKAGES) busybox-static man-db
 	@$(RUST)
 	@scripts/fetch-envoy.sh >/dev/null

@@ -1,5 +1,6 @@
 //! Pages of docs that tests follow word for word: their files, commands and what these say.
 
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,6 +9,8 @@ use tests_local::{PATIENCE, holds_within, program};
 
 /// Somebody without privileges.
 const PLAIN_USER: u32 = 1234;
+/// Seconds after which a command of a page hangs; a limit, not a measurement.
+const HANGS: &str = "300";
 
 /// A network of its own, so that pages can use the ports that readers will use.
 pub(crate) struct Host {
@@ -15,6 +18,10 @@ pub(crate) struct Host {
     directory: tempfile::TempDir,
     /// The user of its commands, if it is not the user of the test.
     user: Option<u32>,
+    /// Everything that its commands have said.
+    said: RefCell<String>,
+    /// Whether one of them has changed the mesh.
+    changed: Cell<bool>,
 }
 
 impl Host {
@@ -37,6 +44,8 @@ impl Host {
             name,
             directory,
             user: None,
+            said: RefCell::default(),
+            changed: Cell::new(false),
         };
         // As on a terminal, where curl shows no progress of what it prints.
         host.write(".curlrc", "silent\n");
@@ -68,8 +77,23 @@ impl Host {
         fs::write(self.path().join(name), text).unwrap();
     }
 
+    /// The name of its mesh: namespaces have names that all networks share.
+    pub(crate) fn mesh(&self) -> String {
+        self.name.replace("page-", "p")
+    }
+
+    /// Everything that its commands have said so far.
+    pub(crate) fn said(&self) -> String {
+        self.said.borrow().clone()
+    }
+
     /// A command of its shell.
     pub(crate) fn command(&self, command: &str) -> Command {
+        self.program(&["sh", "-c", command])
+    }
+
+    /// A program with its arguments.
+    fn program(&self, words: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let here = self.path();
         let mut shell = Command::new("nsenter");
@@ -78,13 +102,15 @@ impl Host {
             shell.args(["--setuid", &user.to_string(), "--setgid", &user.to_string()]);
         }
         shell
-            .args(["sh", "-c", command])
+            .args(words)
             .env("PATH", format!("{}:{path}", here.display()))
             .env("CURL_HOME", here)
             .env("TULLE_STATE", here.join("state"))
-            // Namespaces have names that all networks share.
-            .env("TULLE_NAME", self.name.replace("page-", "p"))
+            .env("TULLE_NAME", self.mesh())
             .env_remove("TULLE_PROXY")
+            // Without a screen nothing opens a browser.
+            .env_remove("DISPLAY")
+            .env_remove("WAYLAND_DISPLAY")
             .env("NO_COLOR", "1")
             .current_dir(here)
             .stdin(Stdio::null());
@@ -93,8 +119,11 @@ impl Host {
 
     /// Returns a command's output and its exit code.
     pub(crate) fn run(&self, command: &str) -> (String, i32) {
-        let output = self.command(&format!("{command} 2>&1")).output().unwrap();
+        let command = format!("{command} 2>&1");
+        let words = ["timeout", HANGS, "sh", "-c", &command];
+        let output = self.program(&words).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
+        self.said.borrow_mut().push_str(&text);
         (text, output.status.code().unwrap_or(-1))
     }
 }
@@ -132,7 +161,17 @@ pub(crate) struct Step<'a> {
     code: i32,
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
+    /// A command of which the page tells the exit code alone.
+    pub(crate) fn untold(command: &'a str, code: i32) -> Self {
+        let expected = vec!["..."];
+        Self {
+            command,
+            expected,
+            code,
+        }
+    }
+
     /// Expects the exit code of `tulle why` where the page shows a denial without its code.
     pub(crate) fn expect_denial(&mut self) {
         if self
@@ -239,7 +278,6 @@ fn depends_on_time(command: &str) -> bool {
 /// Runs the commands of a page and returns what is not as the page says.
 pub(crate) fn follow(host: &Host, page: &str, told: &[Step<'_>]) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut changed = false;
     for step in told {
         // A comment says what a command shows, where the page does not.
         let is_shown = !step.expected.is_empty() || !step.command.contains(" # ");
@@ -248,8 +286,9 @@ pub(crate) fn follow(host: &Host, page: &str, told: &[Step<'_>]) -> Vec<String> 
             code == step.code && (!is_shown || fits(&step.expected, &lines))
         };
         // A change takes effect after a moment, longer on a busy machine: ask again.
-        let again = !changes(step.command) && (changed || depends_on_time(step.command));
-        changed |= changes(step.command);
+        let changes = changes(step.command);
+        let again = !changes && (host.changed.get() || depends_on_time(step.command));
+        host.changed.set(changes || host.changed.get());
         let (mut said, mut code) = host.run(step.command);
         let mut told = is_told(&said, code);
         if again && !told {
