@@ -274,3 +274,11 @@ fn what_was_said_before_fills_a_command() {
     assert_eq!(filled("TOKEN=…", "nothing"), None);
     assert_eq!(with_options("a [-b c] 'd[]'"), "a -b c 'd[]'");
 }
+
+#[test]
+fn every_word_that_tests_replace_is_in_a_page() {
+    let pages = PAGES.map(|(path, _)| fs::read_to_string(repository().join(path)).unwrap());
+    for (word, _) in INSTEAD {
+        assert!(pages.iter().any(|page| page.contains(word)), "{word}");
+    }
+}
