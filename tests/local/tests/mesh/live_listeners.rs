@@ -2,8 +2,7 @@
 
 use crate::cli_join::only;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::net::{SocketAddr, TcpStream};
 use tests_local::{Client, Demo, Load, RATING, eventually, free_port, is_root};
 
 /// The demo's gateway, as its manifest has it.
@@ -110,40 +109,6 @@ fn a_listener_moves_below_1024_without_a_gap() {
     eventually("the status shows its successor", || {
         demo.proxy("gateway.ingress")["restarts"] == 1
     });
-}
-
-#[test]
-fn another_process_takes_over_also_while_a_port_is_taken() {
-    let demo = Demo::start_without_privileges(|text| text);
-    let path = format!("/ratings/{RATING}");
-    demo.await_answer(&path);
-    let other = SocketAddr::new(demo.ingress.ip(), free_port());
-    let taken = TcpListener::bind(other).unwrap();
-    let alone = gateway(&demo);
-    demo.apply(&demo.write("gateway.yaml", &with_listener(&alone, other.port())));
-    let message = || demo.status()["gateways"][0]["message"].to_string();
-    eventually("the status says which is taken", || {
-        message().contains(&other.to_string())
-    });
-    let load = Load::gets(demo.ingress, 4, &[&path]);
-    let mut before = demo.sidecar("gateway.ingress");
-    for _ in 0..2 {
-        // The command waits for a gateway that is ready, which this one is not.
-        let restarted = demo.tulle(&["restart", "ingress", "--timeout", "1s"]);
-        assert_eq!(restarted.code, 1, "{restarted:?}");
-        let now = demo.sidecar("gateway.ingress");
-        assert_ne!(now, before);
-        eventually("the one before has ended", || {
-            !Path::new(&format!("/proc/{before}")).exists()
-        });
-        load.await_more(50);
-        before = now;
-    }
-    drop(taken);
-    eventually("the other listener answers", || answers(other, &path));
-    load.assert_no_failure();
-    let now = demo.proxy("gateway.ingress");
-    assert_eq!(now["restarts"], 0, "nothing has failed");
 }
 
 #[test]
