@@ -104,6 +104,10 @@ class Story:
         """Processes of the mesh, by their numbers on the host."""
         return {pid: process for pid, process in self.machine.processes().items() if process.name in NAMES}
 
+    def applications(self):
+        """The numbers of those that are of the sample application."""
+        return {pid for pid, process in self.processes().items() if process.name == "bookinfo"}
+
     def supervisor(self):
         """The process that the init system has started, if there is one."""
         return next((pid for pid, process in self.processes().items() if process.words[1:3] == ["up", "--service"]), None)
@@ -204,16 +208,19 @@ class Story:
         for name in NAMES:
             copy(PROGRAMS / name, self.machine.bin)
         self.assertEqual({True}, {process.replaced for process in self.processes().values()})
+        applications = self.applications()
         self.tulle("service", "upgrade")
 
         def old():
-            return {pid: process.words[1] for pid, process in self.processes().items() if process.replaced}
+            own = {pid: process for pid, process in self.processes().items() if pid not in applications}
+            return {pid: process.words[1] for pid, process in own.items() if process.replaced}
 
-        # A gateway's process of before ends when its requests have.
+        # A proxy's process of before ends when its requests have.
         wait_for("the programs of before are the supervisor's alone", lambda: set(old().values()) == {"up", "janitor"})
         self.assertIn(supervisor, old())
+        self.assertEqual(applications, self.applications())
         self.serves()
-        self.done("upgraded, all but the supervisor run the programs of now")
+        self.done("upgraded, all of Tulle's but the supervisor run the programs of now, and applications go on")
 
     def survives_a_power_cut(self):
         self.machine.cut_power()

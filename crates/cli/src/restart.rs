@@ -1,4 +1,5 @@
-//! `tulle restart`: ends workloads or gateways in order and starts them again, one after another.
+//! `tulle restart`: ends workloads or gateways in order and starts them again, one after another. `tulle service upgrade` has the
+//! sidecars of workloads replaced alone.
 //!
 //! A mark on the stored object asks for it, so the host that runs the workload does it, whichever
 //! that is.
@@ -9,14 +10,23 @@ use crate::failure::{Failure, Result};
 use crate::output::line;
 use crate::paths::Paths;
 use crate::proc::ProcessId;
-use crate::supervise::state::RunState;
-use crate::supervise::{NODE_LABEL, RESTART_MARK};
+use crate::supervise::state::{RunState, Workload};
+use crate::supervise::{NODE_LABEL, RESTART_MARK, SIDECAR_MARK};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tulle_api::v1::ApplyRequest;
 use tulle_model::manifest::{Metadata, Object};
 
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The part of a unit that is restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A workload with its sidecar, or a gateway.
+    All,
+    /// The sidecar of a workload: a new process takes over, and the application goes on.
+    Sidecar,
+}
 
 /// Restarts what is named, each after the one before answers again.
 pub(crate) async fn restart(paths: &Paths, mut objects: Objects, args: &Restart) -> Result<()> {
@@ -31,29 +41,45 @@ pub(crate) async fn restart(paths: &Paths, mut objects: Objects, args: &Restart)
         targets.extend(named(&stored, name)?);
     }
     for target in targets {
-        let (id, name) = (target.id().to_lowercase(), target.name().to_owned());
-        // As it is now: it may have been changed while those before it restarted.
-        let stored = crate::apply::stored(&mut objects).await?;
-        let Some(target) = stored.into_iter().find(|o| o.id() == target.id()) else {
-            line(&format!("{id} is gone"));
-            continue;
-        };
-        let state = RunState::of_running(paths)?;
-        let elsewhere = node(&target).filter(|node| **node != state.node).cloned();
-        let before = processes(&state, &target);
-        let request = ApplyRequest {
-            objects: vec![crate::manifests::to_api(&marked(target.clone()))],
-            dry_run: false,
-        };
-        let asked = objects.apply(request).await;
-        asked.rpc(|| format!("cannot restart {id}"))?;
-        if let Some(node) = elsewhere {
-            line(&format!("{id} is restarted by host {node}"));
-            continue;
-        }
-        wait(paths, &target, &name, before, args.timeout).await?;
-        line(&format!("{id} restarted"));
+        renew(paths, &mut objects, &target.id(), Part::All, args.timeout).await?;
     }
+    Ok(())
+}
+
+/// Restarts a workload or gateway, or the part of it, and waits until that answers again. `id` is that of its object.
+pub(crate) async fn renew(
+    paths: &Paths,
+    objects: &mut Objects,
+    id: &str,
+    part: Part,
+    patience: Duration,
+) -> Result<()> {
+    // As it is now: it may have been changed while those before it restarted.
+    let stored = crate::apply::stored(objects).await?;
+    let target = stored.into_iter().find(|o| o.id() == id);
+    let id = id.to_lowercase();
+    let Some(target) = target else {
+        line(&format!("{id} is gone"));
+        return Ok(());
+    };
+    let state = RunState::of_running(paths)?;
+    let elsewhere = node(&target).filter(|node| **node != state.node).cloned();
+    let before = processes(&state, &target, part);
+    let request = ApplyRequest {
+        objects: vec![crate::manifests::to_api(&marked(target.clone(), part))],
+        dry_run: false,
+    };
+    let asked = objects.apply(request).await;
+    asked.rpc(|| format!("cannot restart {id}"))?;
+    if let Some(node) = elsewhere {
+        line(&format!("{id} is restarted by host {node}"));
+        return Ok(());
+    }
+    wait(paths, &target, part, before, patience).await?;
+    line(&match part {
+        Part::All => format!("{id} restarted"),
+        Part::Sidecar => format!("{id} has a new sidecar"),
+    });
     Ok(())
 }
 
@@ -95,17 +121,21 @@ fn node(object: &Object) -> Option<&String> {
     }
 }
 
-fn marked(mut object: Object) -> Object {
+fn marked(mut object: Object, part: Part) -> Object {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default().as_millis();
     if let Some(metadata) = metadata(&mut object) {
         let annotations: &mut BTreeMap<String, String> = &mut metadata.annotations;
-        annotations.insert(RESTART_MARK.to_owned(), now.to_string());
+        let mark = match part {
+            Part::All => RESTART_MARK,
+            Part::Sidecar => SIDECAR_MARK,
+        };
+        annotations.insert(mark.to_owned(), now.to_string());
     }
     object
 }
 
-/// A unit's processes, whether it is ready, and why not.
+/// A unit's processes that are restarted, whether it is ready, and why not.
 #[derive(Default)]
 struct Unit {
     app: Option<ProcessId>,
@@ -114,7 +144,7 @@ struct Unit {
     message: String,
 }
 
-fn processes(state: &RunState, object: &Object) -> Unit {
+fn processes(state: &RunState, object: &Object, part: Part) -> Unit {
     let name = object.name();
     if matches!(object, Object::Gateway(_)) {
         let found = state.gateways.iter().find(|g| g.name == name);
@@ -126,10 +156,12 @@ fn processes(state: &RunState, object: &Object) -> Unit {
         });
     }
     let found = state.workloads.iter().find(|w| w.name == name);
+    let app = |w: &Workload| w.app.as_ref().filter(|_| part == Part::All)?.id;
     found.map_or_else(Unit::default, |w| Unit {
-        app: w.app.as_ref().and_then(|a| a.id),
+        app: app(w),
         proxy: w.sidecar.as_ref().and_then(|s| s.process.id),
-        ready: w.ready,
+        // While a sidecar takes over the workload answers by the one before.
+        ready: w.ready && w.sidecar.as_ref().is_none_or(|s| s.ready),
         message: w.message.clone(),
     })
 }
@@ -143,21 +175,29 @@ fn renewed(old: Option<ProcessId>, new: Option<ProcessId>) -> bool {
 async fn wait(
     paths: &Paths,
     object: &Object,
-    name: &str,
+    part: Part,
     before: Unit,
     patience: Duration,
 ) -> Result<()> {
     let until = Instant::now() + patience;
     loop {
-        let now = processes(&RunState::of_running(paths)?, object);
+        let now = processes(&RunState::of_running(paths)?, object, part);
         if now.ready && renewed(before.app, now.app) && renewed(before.proxy, now.proxy) {
             return Ok(());
         }
         if Instant::now() >= until {
-            let what = format!("{name} does not answer within {}s", patience.as_secs());
+            let name = object.name();
+            let (unit, logs) = match part {
+                Part::All => (name.to_owned(), format!("`tulle logs {name}`")),
+                Part::Sidecar => (
+                    format!("the new sidecar of {name}, which goes on with the old one,"),
+                    format!("`tulle logs {name} --sidecar`"),
+                ),
+            };
+            let what = format!("{unit} does not answer within {}s", patience.as_secs());
             return Err(Failure::new(what)
                 .because(now.message)
-                .fix(format!("`tulle logs {name}` shows its output")));
+                .fix(format!("{logs} shows its output")));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -192,9 +232,12 @@ mod tests {
         assert_eq!(names("web").unwrap(), ["web-1", "web-2"]);
         let said = names("db").unwrap_err();
         assert!(said.contains("web-1, web-2"), "{said}");
-        let Object::Workload(marked) = marked(stored[0].clone()) else {
-            panic!("not a workload")
-        };
-        assert!(marked.metadata.annotations.contains_key(RESTART_MARK));
+        for (part, mark) in [(Part::All, RESTART_MARK), (Part::Sidecar, SIDECAR_MARK)] {
+            let Object::Workload(marked) = marked(stored[0].clone(), part) else {
+                panic!("not a workload")
+            };
+            let marks: Vec<&String> = marked.metadata.annotations.keys().collect();
+            assert_eq!(marks, [mark]);
+        }
     }
 }

@@ -65,6 +65,9 @@ pub struct Bootstrap {
     /// the gateway that `identity` names. They come and go while the proxy serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_sockets: Option<u16>,
+    /// Unix socket (0600) at which the next process of this proxy takes the listening sockets of the present one over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heir_socket: Option<PathBuf>,
     /// Where the application's DNS is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<Dns>,

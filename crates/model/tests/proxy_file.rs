@@ -85,6 +85,7 @@ fn what_is_written_reads_as_the_same() {
     }
     assert_eq!(Vec::from_iter(bootstrap.gateway_names()), ["g"]);
     bootstrap.gateway_sockets = Some(7);
+    bootstrap.heir_socket = Some("/run/heir.sock".into());
     assert_eq!(Vec::from_iter(bootstrap.gateway_names()), ["g", "a"]);
     let json = serde_json::to_string(&bootstrap).unwrap();
     assert_eq!(serde_json::from_str::<Bootstrap>(&json).unwrap(), bootstrap);

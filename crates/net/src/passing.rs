@@ -3,6 +3,7 @@
 //!
 //! A message names an address and carries one listening socket for each worker. Without sockets it says that the address
 //! is to be closed. The receiver answers each message with one byte when it has done so, before the next message is sent.
+//! The kernel keeps sockets of two messages apart only so.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -77,12 +78,24 @@ fn copied(number: u16) -> io::Result<OwnedFd> {
 /// # Errors
 /// The receiver is gone, or there are more than [`MOST`] sockets.
 pub async fn pass(to: &UnixStream, address: SocketAddr, sockets: &[TcpListener]) -> io::Result<()> {
-    let text = address.to_string();
     let files: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    pass_files(to, address, &files).await
+}
+
+/// Passes sockets of any kind on, as [`pass`] does.
+///
+/// # Errors
+/// As `pass`.
+pub async fn pass_files(
+    to: &UnixStream,
+    address: SocketAddr,
+    files: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let text = address.to_string();
     let send = || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(io::Error::other(format!("{} sockets at once", files.len())));
         }
         let text = [IoSlice::new(text.as_bytes())];
@@ -96,15 +109,41 @@ pub async fn pass(to: &UnixStream, address: SocketAddr, sockets: &[TcpListener])
 /// # Errors
 /// It cannot be received or is no such message, or this process may open too few files for its sockets.
 pub fn receive(from: &StdUnixStream) -> io::Result<Option<PassedAddress>> {
+    let Some((address, files)) = next_message(from)? else {
+        return Ok(None);
+    };
+    Ok(Some(PassedAddress {
+        address,
+        sockets: files.into_iter().map(TcpListener::from).collect(),
+        answer: Arc::new(Answer(from.try_clone()?)),
+    }))
+}
+
+/// Waits for the next message, whose sockets may be of any kind, and answers it; none: the sender is gone.
+///
+/// # Errors
+/// As [`receive`].
+pub async fn receive_files(from: &UnixStream) -> io::Result<Option<(SocketAddr, Vec<OwnedFd>)>> {
+    let received = from.async_io(Interest::READABLE, || next_message(from));
+    let received = received.await?;
+    if received.is_some() {
+        from.writable().await?;
+        from.try_write(&[0])?;
+    }
+    Ok(received)
+}
+
+/// Reads a message: its address, and its sockets.
+fn next_message(from: impl AsFd) -> io::Result<Option<(SocketAddr, Vec<OwnedFd>)>> {
     let mut text = [0; LONGEST_ADDRESS];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(&mut text)];
     let received = recvmsg(from, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut sockets = Vec::new();
+    let mut files = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            sockets.extend(files.map(TcpListener::from));
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            files.extend(passed);
         }
     }
     if received.bytes == 0 {
@@ -117,11 +156,7 @@ pub fn receive(from: &StdUnixStream) -> io::Result<Option<PassedAddress>> {
         .get(..received.bytes)
         .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok())
         .ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Some(PassedAddress {
-        address,
-        sockets,
-        answer: Arc::new(Answer(from.try_clone()?)),
-    }))
+    Ok(Some((address, files)))
 }
 
 /// Waits for the answer to the last message.
@@ -205,6 +240,35 @@ mod tests {
         drop(theirs);
         assert!(answered(&ours).await.is_err());
         assert!(pass(&ours, address, &[]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn sockets_of_any_kind_are_passed_between_two_event_loops() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let listener = socket::open((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let datagrams = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let files = [datagrams.as_fd(), listener.as_fd()];
+        let send = async {
+            pass_files(&ours, address, &files).await?;
+            answered(&ours).await?;
+            pass_files(&ours, address, &[]).await?;
+            answered(&ours).await
+        };
+        let receive = async {
+            let first = receive_files(&theirs).await.unwrap().unwrap();
+            let second = receive_files(&theirs).await.unwrap().unwrap();
+            (first, second)
+        };
+        let (sent, (first, second)) = tokio::join!(send, receive);
+        sent.unwrap();
+        assert!(first.0 == address && second.0 == address && second.1.is_empty());
+        let [udp, tcp] = <[OwnedFd; 2]>::try_from(first.1).unwrap();
+        let same = std::net::UdpSocket::from(udp).local_addr().unwrap();
+        assert_eq!(same, datagrams.local_addr().unwrap());
+        assert_eq!(TcpListener::from(tcp).local_addr().unwrap(), address);
+        drop(ours);
+        assert!(receive_files(&theirs).await.unwrap().is_none());
     }
 
     #[tokio::test]

@@ -10,11 +10,12 @@ use crate::control::client::{self, ControlClient};
 use crate::control::file;
 use crate::control::file::Source;
 use crate::control::publish::{Current, Publisher};
-use crate::dns;
+use crate::dns::Dns;
 use crate::export;
-use crate::listener::{accept, passed};
+use crate::listener::passed;
+use crate::listener::sockets::Sockets;
 use crate::report::Reporting;
-use crate::serve::spread::{self, SlotSeed};
+use crate::takeover::{self, Listeners};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::export_totals::ExportTotals;
 use crate::worker::{Command, Worker};
@@ -27,7 +28,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
-use tulle_model::bootstrap::{Bootstrap, Listener};
+use tulle_model::bootstrap::Bootstrap;
 use tulle_net::{memory, moderation, passing, socket, task, thread};
 
 /// Tasks a worker runs before it polls for events: enough that a burst leaves in one write per
@@ -97,7 +98,13 @@ pub fn run(source: &Source) -> Result<(), StartError> {
 async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartError> {
     // Whoever started this proxy may tell it something from now on, and the signal would end it.
     let nudges = nudges()?;
-    for listener in &bootstrap.listeners {
+    let heir_socket = bootstrap.heir_socket.clone();
+    let predecessor = match &heir_socket {
+        Some(path) => takeover::predecessor(path).await,
+        None => None,
+    };
+    // A process before has these addresses and hands them over.
+    for listener in bootstrap.listeners.iter().filter(|_| predecessor.is_none()) {
         socket::check_free(listener.address)
             .map_err(|e| StartError::Listen(listener.address, e))?;
     }
@@ -109,8 +116,8 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         })?),
         None => None,
     };
-    // A gateway's process takes over while the one before still answers there.
-    let beside = gateway_sockets.is_some();
+    // A process takes over while the one before still answers there.
+    let beside = gateway_sockets.is_some() || heir_socket.is_some();
     let admin_listener = bind(bootstrap.admin, beside).await?;
     let metrics_listener = bind(bootstrap.metrics, beside).await?;
     let health_listener = match bootstrap.health {
@@ -129,6 +136,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let (spans, logs) = (Arc::new(ExportTotals::default()), Arc::default());
     let mut publisher = Publisher::new(bootstrap.identity.clone());
     let current = publisher.current();
+    current.set_taking_over(predecessor.is_some());
     if bootstrap.control.is_none() {
         file::apply(&bootstrap, &mut publisher).map_err(StartError::Config)?;
         if let Some(files) = &bootstrap.certificates {
@@ -143,32 +151,26 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         0 => allowed_cores(),
         count => usize::from(count),
     };
-    let mut slot_seeds: Vec<Vec<SlotSeed>> = (0..count).map(|_| Vec::new()).collect();
-    for listener in &bootstrap.listeners {
-        let at_one = spread::slot_seeds(count, accept::is_exact(listener));
-        slot_seeds
-            .iter_mut()
-            .zip(at_one)
-            .for_each(|(all, seed)| all.push(seed));
-    }
     let mut workers = Vec::new();
-    for (index, slot_seeds) in slot_seeds.into_iter().enumerate() {
-        let listeners = bootstrap
-            .listeners
-            .iter()
-            .cloned()
-            .zip(slot_seeds)
-            .collect();
-        let started = start_worker(index, listeners, &current, &log, &spans, lookups.clone());
+    for index in 0..count {
+        let started = start_worker(index, &current, &log, &spans, lookups.clone());
         workers.push(started.await?);
     }
-    let dns = match &bootstrap.dns {
-        Some(settings) => {
-            let started = dns::start(settings, current.clone(), lookups.clone());
-            Some(started.await.map_err(|(at, e)| StartError::Listen(at, e))?)
-        }
-        None => None,
+    let dns = bootstrap.dns.as_ref().map(|settings| {
+        let dns = Dns::new(settings, current.clone(), lookups.clone());
+        (dns, settings.addresses.clone())
+    });
+    let listeners = Listeners {
+        workers: workers.clone(),
+        listeners: bootstrap.listeners.clone(),
+        dns: dns.clone(),
+        current: current.clone(),
+        controlled: bootstrap.control.is_some(),
     };
+    if predecessor.is_none() {
+        let listens = listeners.listen(Sockets::new()).await;
+        listens.map_err(|(at, e)| StartError::Listen(at, e))?;
+    }
     publisher.set_workers(workers.clone());
     let mut signals = Signals::new().map_err(StartError::System)?;
     let admin = Admin {
@@ -180,7 +182,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         controlled: bootstrap.control.is_some(),
         gateways: bootstrap.gateway_names().map(str::to_owned).collect(),
         engine: None,
-        dns,
+        dns: dns.map(|(dns, _)| dns),
         probes: Some(Arc::new(Probes::new(&bootstrap))),
         application: Scraper::new(&bootstrap).map(Arc::new),
     };
@@ -226,12 +228,29 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             }
         }
     }
-    signals.next().await;
+    let succession = async {
+        let Some(path) = &heir_socket else {
+            return std::future::pending().await;
+        };
+        if let Some(before) = predecessor {
+            let taken = listeners.take_over(before).await;
+            taken.map_err(|(at, e)| StartError::Listen(at, e))?;
+        }
+        listeners.serve(bind_socket(path)?).await;
+        Ok::<(), StartError>(())
+    };
+    // Its end tells the process that has taken over that it is the only one from now on.
+    tokio::select! {
+        () = signals.next() => {}
+        ended = succession => ended?,
+    }
     current.set_draining();
     let until = Instant::now() + drain;
     tokio::select! {
         () = async {
-            end(&workers, drain).await;
+            let leaves = tokio::time::timeout(drain, listeners.leave());
+            // A question that is not answered by then has waited for long enough.
+            let _ = tokio::join!(end(&workers, drain), leaves);
             let left = until.saturating_duration_since(Instant::now());
             exports.end(left.min(LAST_EXPORT)).await;
         } => {}
@@ -287,10 +306,9 @@ pub fn bind_socket(path: &Path) -> Result<UnixListener, StartError> {
     Ok(listener)
 }
 
-/// Starts a worker's thread and waits until it listens.
+/// Starts a worker's thread and waits until it runs.
 async fn start_worker(
     index: usize,
-    listeners: Vec<(Listener, SlotSeed)>,
     current: &Current,
     log: &AccessLog,
     spans: &Arc<ExportTotals>,
@@ -308,18 +326,9 @@ async fn start_worker(
         match runtime {
             Ok(runtime) => runtime.block_on(async {
                 let worker = Worker::new(current.get(), log, spans, lookups);
-                let bound = listeners.into_iter().try_for_each(|(listener, seed)| {
-                    let bound = accept::bind(&listener)
-                        .map_err(|e| StartError::Listen(listener.address, e))?;
-                    accept::start(&worker, bound, listener, seed);
-                    Ok(())
-                });
-                let failed = bound.is_err();
                 // The starter waits for this answer.
-                let _ = ready.send(bound);
-                if !failed {
-                    worker.run(received).await;
-                }
+                let _ = ready.send(Ok(()));
+                worker.run(received).await;
             }),
             Err(error) => drop(ready.send(Err(StartError::System(error)))),
         }

@@ -24,6 +24,7 @@ use std::ops::Deref;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tulle_model::resource::Target;
 use tulle_net::clock;
@@ -75,6 +76,8 @@ pub struct Worker {
     http2_clients: RefCell<Vec<Weak<Http2Connection>>>,
     /// Listeners that can be closed while the worker runs.
     pub listeners: RefCell<Vec<(SocketAddr, Closing)>>,
+    /// Sockets of the listeners that are there as long as the worker is.
+    pub sockets: RefCell<Vec<(SocketAddr, Weak<TcpListener>)>>,
     /// When `end_stuck_clients` may wake all tasks again.
     next_wake: Cell<Duration>,
 }
@@ -110,6 +113,7 @@ impl Worker {
             in_force: Rc::default(),
             http2_clients: RefCell::default(),
             listeners: RefCell::default(),
+            sockets: RefCell::default(),
             next_wake: Cell::default(),
         })
     }

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Words with which an application of the demo says, in an answer of status 200, that it could not call another.
+const MISSING: [&str; 2] = ["class=\"bad\"", "ratingError"];
+
 /// Clients that send one request after another until told to stop.
 pub struct Load {
     stop: Arc<AtomicBool>,
@@ -21,16 +24,27 @@ impl Load {
             targets: vec![target.to_owned()],
             with_bodies: true,
             afresh: false,
+            whole: false,
         };
         Self::for_clients(vec![with_bodies; clients], address)
     }
 
     /// Starts clients that GET the targets in turn; the first on a new connection each time.
     pub fn gets(address: SocketAddr, clients: usize, targets: &[&str]) -> Self {
+        Self::start_gets(address, clients, targets, false)
+    }
+
+    /// The same, and an answer of the demo fails as well that says it lacks something of another service.
+    pub fn whole_gets(address: SocketAddr, clients: usize, targets: &[&str]) -> Self {
+        Self::start_gets(address, clients, targets, true)
+    }
+
+    fn start_gets(address: SocketAddr, clients: usize, targets: &[&str], whole: bool) -> Self {
         let requests = |number| Requests {
             targets: targets.iter().map(|t| (*t).to_owned()).collect(),
             with_bodies: false,
             afresh: number == 0,
+            whole,
         };
         Self::for_clients((0..clients).map(requests).collect(), address)
     }
@@ -96,6 +110,7 @@ struct Requests {
     targets: Vec<String>,
     with_bodies: bool,
     afresh: bool,
+    whole: bool,
 }
 
 fn run(
@@ -118,8 +133,10 @@ fn run(
             client = None;
         }
         let on_kept = client.is_some();
+        let lacks = |text: String| MISSING.iter().any(|m| text.contains(m)).then_some(text);
         match request(address, target, &mut client, with_body) {
-            Ok(()) => {}
+            Ok(text) if requests.whole => failures.extend(lacks(text)),
+            Ok(_) => {}
             // A connection that was lost while it was kept, one that could not be made, and an
             // answer that was cut or wrong are different troubles.
             Err(error) => failures.push(format!("request {number}, kept: {on_kept}: {error}")),
@@ -137,7 +154,7 @@ fn request(
     target: &str,
     client: &mut Option<Client>,
     with_body: bool,
-) -> Result<(), String> {
+) -> Result<String, String> {
     // Back in its place only when the connection is fit for another request.
     let mut on = match client.take() {
         Some(client) => client,
@@ -158,5 +175,5 @@ fn request(
     if !response.header("connection").eq_ignore_ascii_case("close") {
         *client = Some(on);
     }
-    Ok(())
+    Ok(response.text())
 }

@@ -258,6 +258,7 @@ impl Topology {
             application_metrics: None,
             listeners: vec![listener],
             gateway_sockets: None,
+            heir_socket: None,
             dns: None,
             drain_timeout_ms: 1000,
             mesh: MeshSettings {

@@ -53,7 +53,7 @@ pub(crate) enum Service {
     /// Apply the service's manifests as they are now, and delete the objects that they no longer have
     #[command(after_help = examples::SERVICE)]
     Reload,
-    /// Run the programs that were installed meanwhile: controller, gateways, workloads, one after another
+    /// Run the programs that were installed meanwhile: controller, gateways, sidecars, one after another
     #[command(after_help = examples::SERVICE)]
     Upgrade {
         /// Time until each must answer again

@@ -2,15 +2,14 @@
 //!
 //! The supervisor itself, which no request passes, and its janitor stay until the service is restarted.
 
-use crate::args::Restart;
 use crate::client::Objects;
 use crate::data_plane::DataPlane;
 use crate::failure::{Failure, Result};
 use crate::join;
 use crate::output::line;
 use crate::paths::Paths;
-use crate::restart;
-use crate::supervise::state::RunState;
+use crate::restart::{Part, renew};
+use crate::supervise::state::{RunState, Workload};
 use crate::supervise::{context, usable_agent, usable_proxy};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -18,7 +17,8 @@ use tulle_api::v1::StatusRequest;
 
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Restarts the controller, then each gateway, then each workload with its sidecar.
+/// Replaces the controller, then each gateway, then the sidecar of each workload, or the workload with it where a sidecar cannot hand
+/// its listeners over.
 pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
     let before = RunState::of_running(paths)?;
     // Where sidecars run copies of programs, these are of the old ones.
@@ -31,14 +31,12 @@ pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
         false => join::service::objects(paths)?,
     };
     controller(paths, &before, &mut objects, patience).await?;
-    let gateways = before.gateways.iter().map(|g| &g.name);
-    let workloads = before.workloads.iter().map(|w| &w.name);
-    for name in gateways.chain(workloads) {
-        let one = Restart {
-            names: vec![name.clone()],
-            timeout: patience,
-        };
-        restart::restart(paths, objects.clone(), &one).await?;
+    let gateways = before.gateways.iter();
+    let gateways = gateways.map(|g| (format!("Gateway/{}", g.name), Part::All));
+    let workloads = before.workloads.iter();
+    let workloads = workloads.map(|w| (format!("Workload/{}", w.name), part(w)));
+    for (id, part) in gateways.chain(workloads) {
+        renew(paths, &mut objects, &id, part, patience).await?;
     }
     let own = env!("CARGO_PKG_VERSION");
     if before.version != own {
@@ -48,6 +46,14 @@ pub(crate) async fn upgrade(paths: &Paths, patience: Duration) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// The part of a workload that is a program of Tulle's, if the supervisor can replace it alone. One of an earlier version cannot.
+fn part(workload: &Workload) -> Part {
+    match &workload.sidecar {
+        Some(sidecar) if sidecar.replaceable => Part::Sidecar,
+        _ => Part::All,
+    }
 }
 
 /// The supervisor starts it again, from where the program is now. Traffic does not need it meanwhile.

@@ -59,7 +59,7 @@ pub(crate) use controller::{
     usable_agent, usable_proxy,
 };
 pub(crate) use lock::Lock;
-pub(crate) use objects::{NODE_LABEL, RESTART_MARK};
+pub(crate) use objects::{NODE_LABEL, RESTART_MARK, SIDECAR_MARK};
 
 /// Between looks at the size of logs.
 const REST_PERIOD: Duration = Duration::from_secs(10);
@@ -332,7 +332,8 @@ impl Supervisor {
 
     fn reconcile_workloads(&mut self) {
         let wanted = self.wanted.workloads();
-        let marks = self.wanted.restart_marks("Workload");
+        let marks = self.wanted.marks("Workload", RESTART_MARK);
+        let sidecar_marks = self.wanted.marks("Workload", SIDECAR_MARK);
         let changed = |name: &str, running: &RunningWorkload| {
             wanted.get(name) != Some(&running.spec) || self.must_restart(&marks, "workload", name)
         };
@@ -349,11 +350,16 @@ impl Supervisor {
             }
         }
         for (name, spec) in wanted {
-            if self.workloads.contains_key(&name) {
+            if let Some(running) = self.workloads.get(&name) {
+                if self.must_restart(&sidecar_marks, "sidecar", &name) {
+                    running.succeed();
+                    self.note_restart(&sidecar_marks, "sidecar", &name);
+                }
                 continue;
             }
             tracing::info!(workload = name, "starting");
             self.note_restart(&marks, "workload", &name);
+            self.note_restart(&sidecar_marks, "sidecar", &name);
             let earlier = self.leaving.remove(&("workload", name.clone()));
             let running = RunningWorkload::start(&self.context, &name, spec, earlier);
             self.workloads.insert(name, running);
@@ -362,7 +368,7 @@ impl Supervisor {
 
     fn reconcile_gateways(&mut self) {
         let wanted = self.wanted.gateways();
-        let marks = self.wanted.restart_marks("Gateway");
+        let marks = self.wanted.marks("Gateway", RESTART_MARK);
         let ended = |name: &&String| !wanted.contains_key(*name);
         let old: Vec<String> = self.gateways.keys().filter(ended).cloned().collect();
         for name in old {

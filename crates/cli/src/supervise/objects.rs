@@ -17,6 +17,8 @@ pub(crate) use tulle_model::manifest::NODE_LABEL;
 
 /// Annotation of a Workload or Gateway; a new value asks for a restart.
 pub(crate) const RESTART_MARK: &str = "tulle.dev/restarted-at";
+/// Annotation of a Workload; a new value asks for a new process of its sidecar, which takes over while the application goes on.
+pub(crate) const SIDECAR_MARK: &str = "tulle.dev/sidecar-restarted-at";
 const RECONNECT: Duration = Duration::from_millis(250);
 /// The longest pause where the controller is elsewhere.
 const RECONNECT_FAR: Duration = Duration::from_secs(2);
@@ -197,10 +199,10 @@ impl Wanted {
         self.mine("Gateway")
     }
 
-    /// Marks of restarts that were asked for, by name of the object.
-    pub(crate) fn restart_marks(&self, kind: &str) -> BTreeMap<String, String> {
+    /// Marks of restarts that were asked for by this annotation, by name of the object.
+    pub(crate) fn marks(&self, kind: &str, annotation: &str) -> BTreeMap<String, String> {
         self.of_kind::<serde_json::Value>(kind)
-            .filter_map(|(name, m)| Some((name, m.metadata.annotations.get(RESTART_MARK)?.clone())))
+            .filter_map(|(name, m)| Some((name, m.metadata.annotations.get(annotation)?.clone())))
             .collect()
     }
 
@@ -271,13 +273,14 @@ mod tests {
     fn a_mark_asks_for_a_restart() {
         let mut wanted = Wanted::new("");
         wanted.change(Change::Applied(workload("a", None)));
-        assert!(wanted.restart_marks("Workload").is_empty());
+        let marks = |wanted: &Wanted| wanted.marks("Workload", RESTART_MARK);
+        assert!(marks(&wanted).is_empty());
         let mut marked = workload("a", None);
         let annotation = format!(r#""annotations":{{"{RESTART_MARK}":"1"}},"name""#);
         marked.json = marked.json.replacen(r#""name""#, &annotation, 1);
         wanted.change(Change::Applied(marked));
-        let marks = wanted.restart_marks("Workload");
-        assert_eq!(marks.get("a").map(String::as_str), Some("1"));
+        assert_eq!(marks(&wanted).get("a").map(String::as_str), Some("1"));
+        assert!(wanted.marks("Workload", SIDECAR_MARK).is_empty());
         assert_eq!(wanted.workloads().len(), 1);
     }
 

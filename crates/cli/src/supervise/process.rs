@@ -91,6 +91,11 @@ impl SupervisedProcess {
         self.has_predecessor.get()
     }
 
+    /// The same for whoever makes the command of the next one.
+    pub(crate) fn shared_has_predecessor(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.has_predecessor)
+    }
+
     /// Its present state.
     pub(crate) fn process(&self) -> Process {
         self.process.borrow().clone()

@@ -15,7 +15,7 @@ use crate::new_file::NewFile;
 use crate::paths::make_dir;
 use crate::proc::ProcessId;
 use rustix::fs::MemfdFlags;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -97,7 +97,8 @@ impl RunningProxy {
             memory,
             identity: RefCell::default(),
             enrolled: Cell::default(),
-            serving: Cell::default(),
+            serving: RefCell::default(),
+            has_predecessor: OnceCell::new(),
         });
         let made = Rc::clone(&maker);
         let make: Make = Box::new(move |_| {
@@ -110,6 +111,8 @@ impl RunningProxy {
             Rc::clone(&context.changed),
             make,
         );
+        // The first command is made later.
+        let _ = maker.has_predecessor.set(kept.shared_has_predecessor());
         Ok(Self {
             name,
             kept,
@@ -125,6 +128,7 @@ impl RunningProxy {
             process: self.kept.process(),
             ready,
             identity: self.maker.identity.borrow().clone(),
+            replaceable: self.is_replaceable(),
             admin_socket: self.admin_socket.clone(),
             admin: Some(self.maker.description.admin),
             metrics: Some(self.maker.description.scraped),
@@ -147,6 +151,10 @@ impl RunningProxy {
         let asked =
             tokio::task::spawn_blocking(move || http::get_unix(&socket, "/ready", ADMIN_TIME));
         match asked.await {
+            // The answer may be that of a process which was followed by another one meanwhile.
+            Ok(Ok(_)) if self.kept.process().id != process.id => {
+                Err("another process is starting".into())
+            }
             Ok(Ok(answer)) if answer.status == 200 => Ok(()),
             Ok(Ok(answer)) => {
                 let text = answer.text();
@@ -177,6 +185,21 @@ impl RunningProxy {
         self.maker.moves.set(true);
         // Connections that it had came to the address that is gone.
         self.kept.kill_and_start();
+    }
+
+    /// Whether a process of a sidecar can hand its listeners to the next one.
+    pub(crate) fn is_replaceable(&self) -> bool {
+        self.maker.heir_socket().is_some()
+    }
+
+    /// Whether a sidecar is ready. Its listeners are then its own, and the process before, if there is one, is ended.
+    pub(crate) async fn take_over(&self) -> std::result::Result<(), String> {
+        self.ready().await?;
+        if self.has_predecessor() {
+            self.retire();
+        }
+        self.maker.certify_only_last();
+        Ok(())
     }
 
     /// Starts another process that is to take over, and goes on meanwhile.
@@ -224,13 +247,15 @@ struct Maker {
     identity: RefCell<String>,
     /// When it last was to get a join token.
     enrolled: Cell<Option<Instant>>,
-    /// Answers the sidecar that runs now, on a host that joined.
-    serving: Cell<Option<JoinHandle<()>>>,
+    /// Answers the sidecar that runs now, on a host that joined, and before it the one that goes on beside it.
+    serving: RefCell<Vec<JoinHandle<()>>>,
+    /// Whether a process goes on beside the next one.
+    has_predecessor: OnceCell<Rc<Cell<bool>>>,
 }
 
 impl Drop for Maker {
     fn drop(&mut self) {
-        if let Some(serving) = self.serving.take() {
+        for serving in self.serving.take() {
             serving.abort();
         }
     }
@@ -288,6 +313,13 @@ impl Maker {
             .current_dir(&self.directory)
             .stdin(std::process::Stdio::from(memory));
         Ok(command)
+    }
+
+    /// Where the next process of a sidecar takes its listeners over. A gateway's come from the supervisor, and the agent of an Envoy has
+    /// none.
+    fn heir_socket(&self) -> Option<PathBuf> {
+        let has_heirs = self.description.passes_listeners.is_none() && self.context.envoy.is_none();
+        has_heirs.then(|| self.directory.join("heir.sock"))
     }
 
     /// Whether a sidecar of a host that joined starts without anybody to ask: its configuration is the one that was kept of the
@@ -402,6 +434,7 @@ impl Maker {
             application_metrics: None,
             listeners: self.listeners.borrow().clone(),
             gateway_sockets: None,
+            heir_socket: self.heir_socket(),
             dns: self.description.dns.clone(),
             drain_timeout_ms: u32::try_from(DRAIN.as_millis()).unwrap_or(u32::MAX),
             mesh: settings.unwrap_or_default(),
@@ -428,13 +461,20 @@ impl Maker {
         }
         let identity = bootstrap.identity.clone();
         let serving = Rc::clone(certifier).serve(ours, identity, Rc::clone(&self.context));
-        if let Some(earlier) = self
-            .serving
-            .replace(Some(tokio::task::spawn_local(serving)))
-        {
-            earlier.abort();
-        }
+        let mut all = self.serving.borrow_mut();
+        // One that goes on is the first. Others have ended.
+        let going_on = self.has_predecessor.get().is_some_and(|has| has.get());
+        let kept = all.len().min(usize::from(going_on));
+        all.drain(kept..).for_each(|ended| ended.abort());
+        all.push(tokio::task::spawn_local(serving));
         Ok(Some(theirs))
+    }
+
+    /// Certifies the present process and no other.
+    fn certify_only_last(&self) {
+        let mut all = self.serving.borrow_mut();
+        let before = all.len().saturating_sub(1);
+        all.drain(..before).for_each(|ended| ended.abort());
     }
 
     /// Directories of the proxy's cgroup, as far as limits are asked for and permitted.

@@ -74,6 +74,9 @@ pub(crate) struct Proxy {
     pub(crate) ready: bool,
     /// Its SPIFFE id.
     pub(crate) identity: String,
+    /// A new process can take over from it while its application goes on.
+    #[serde(default)]
+    pub(crate) replaceable: bool,
     /// Where it is asked.
     pub(crate) admin_socket: PathBuf,
     /// Where its administration is, seen from where it runs.

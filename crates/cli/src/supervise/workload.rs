@@ -49,6 +49,7 @@ pub(crate) struct RunningWorkload {
     pub(crate) spec: WorkloadSpec,
     state: Rc<RefCell<state::Workload>>,
     placement: Rc<RefCell<Option<Placement>>>,
+    succeed: Rc<Notify>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -71,6 +72,7 @@ impl RunningWorkload {
         }));
         let placement = Rc::new(RefCell::new(None));
         let (stop, stopped) = watch::channel(false);
+        let succeed = Rc::new(Notify::new());
         let unit = Unit {
             context: Rc::clone(context),
             name: name.to_owned(),
@@ -79,6 +81,7 @@ impl RunningWorkload {
             state: Rc::clone(&state),
             placement: Rc::clone(&placement),
             app_changed: Rc::default(),
+            succeed: Rc::clone(&succeed),
         };
         let task = tokio::task::spawn_local(async move {
             if let Some(earlier) = earlier {
@@ -90,9 +93,16 @@ impl RunningWorkload {
             spec,
             state,
             placement,
+            succeed,
             stop,
             task,
         }
+    }
+
+    /// Has a new process of its sidecar take over, with the connections that wait to be accepted, while its application goes on. The
+    /// old one ends when the new one is ready, and no sooner.
+    pub(crate) fn succeed(&self) {
+        self.succeed.notify_one();
     }
 
     /// Its present state.
@@ -142,6 +152,8 @@ struct Unit {
     placement: Rc<RefCell<Option<Placement>>>,
     /// Its process has started or ended.
     app_changed: Rc<Notify>,
+    /// Another process of its sidecar is to take over.
+    succeed: Rc<Notify>,
 }
 
 impl Unit {
@@ -244,7 +256,7 @@ impl Unit {
         while let Err(why) = sidecar.ready().await {
             let state = sidecar.state(false);
             let ended = state.process.restarts;
-            self.show(Some(state), None, Err(why));
+            self.show(Some(state), None, Err(why), String::new());
             if plan.namespace.is_none() && ended >= patience {
                 return false;
             }
@@ -444,11 +456,17 @@ impl Unit {
         // How often in a row it was not there to be asked.
         let mut absent = 0_u32;
         loop {
-            let proxy = match sidecar {
-                Some(sidecar) => sidecar.ready().await,
+            let mut proxy = match sidecar {
+                Some(sidecar) => sidecar.take_over().await,
                 None => Ok(()),
             };
             let state = sidecar.map(|s| s.state(proxy.is_ok()));
+            let is_followed = sidecar.is_some_and(RunningProxy::has_predecessor);
+            let mut pending = String::new();
+            if is_followed && let Err(why) = std::mem::replace(&mut proxy, Ok(())) {
+                // The process before serves until this one does.
+                pending = why;
+            }
             let runs = proxy.and_then(|()| self.alive(app));
             absent = match &runs {
                 Ok(()) => 0,
@@ -482,17 +500,26 @@ impl Unit {
                 }),
             };
             let pause = match absent {
+                0 if is_followed => SOON,
                 // The controller has not heard of it.
                 0 if good && answer.is_err() => SOON,
                 0 => pace.left(Instant::now()),
                 1..LONG_ABSENT => SOON,
                 _ => Duration::from_secs(1),
             };
-            self.show(state, app, answer);
+            self.show(state, app, answer, pending);
             tokio::select! {
                 () = sleep(pause) => {}
                 // Callers should hear of its end at once.
                 () = self.app_changed.notified() => {}
+                () = self.succeed.notified() => {
+                    if let Some(sidecar) = sidecar.filter(|s| s.is_replaceable()) {
+                        tracing::info!(workload = self.name, "a new process of its sidecar takes over");
+                        sidecar.succeed();
+                        // Another task starts it.
+                        tokio::task::yield_now().await;
+                    }
+                }
             }
         }
     }
@@ -540,19 +567,20 @@ impl Unit {
         }
     }
 
-    /// Makes what was found visible.
+    /// Makes what was found visible: also why a new sidecar has not taken over, while the one before serves.
     fn show(
         &self,
         sidecar: Option<state::Proxy>,
         app: Option<&SupervisedProcess>,
         answer: std::result::Result<(), String>,
+        pending: String,
     ) {
         let has_app = !self.spec.command.is_empty();
         self.update(|s| {
             s.ready = answer.is_ok();
             s.sidecar = sidecar;
             s.app = has_app.then(|| process_of(app));
-            s.message = answer.err().unwrap_or_default();
+            s.message = answer.err().unwrap_or(pending);
         });
     }
 

@@ -310,6 +310,9 @@ impl Admin {
         let expired = |t: &tulle_tls::Context| t.identity().not_after() < now;
         let missing = match (&snapshot.tls, snapshot.complete || !self.controlled) {
             (Some(tls), _) if expired(tls) => "not ready: the certificate has expired\n",
+            (Some(_), true) if self.current.is_taking_over() => {
+                "not ready: the process before has the listeners yet\n"
+            }
             (Some(_), true) => {
                 let missing = self.engine.as_ref().map(|e| e.missing.borrow().clone());
                 let missing = missing.unwrap_or_default();

@@ -209,6 +209,7 @@ fn reload(path: &Path, old: &Bootstrap, publisher: &mut Publisher) -> Result<Boo
     let new = read(path)?;
     if new.listeners != old.listeners
         || new.gateway_sockets != old.gateway_sockets
+        || new.heir_socket != old.heir_socket
         || new.identity != old.identity
         || new.workers != old.workers
     {

@@ -22,6 +22,7 @@ struct State {
     /// Wakes tasks that wait for another snapshot.
     changed: Arc<Notify>,
     refused: RefusedChange,
+    taking_over: bool,
     draining: bool,
 }
 
@@ -63,6 +64,16 @@ impl Current {
         refused.configuration = result.err().map(str::to_owned);
     }
 
+    /// Whether another process still has the listeners of this proxy.
+    pub fn is_taking_over(&self) -> bool {
+        self.state().taking_over
+    }
+
+    /// Notes whether another process still has the listeners of this proxy.
+    pub fn set_taking_over(&self, taking_over: bool) {
+        self.state().taking_over = taking_over;
+    }
+
     /// Whether this proxy is about to end.
     pub fn is_draining(&self) -> bool {
         self.state().draining
@@ -94,6 +105,7 @@ impl Publisher {
             snapshot: Arc::new(snapshot.clone()),
             changed: Arc::default(),
             refused: RefusedChange::default(),
+            taking_over: false,
             draining: false,
         })));
         Self {

@@ -12,16 +12,19 @@ use crate::codec::dns_message::{self, Code, Query, QuestionType, Unreadable};
 use crate::config::snapshot::{Service, Snapshot};
 use crate::context::lookups::Lookups;
 use crate::control::publish::Current;
+use crate::listener::sockets::Sockets;
 use cache::Cache;
 use resolvers::{Resolvers, read_message, write_message};
 use std::fmt::Write;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tulle_model::bootstrap;
 use tulle_net::places::{Class, PlaceLimits, Places};
 use tulle_net::task;
@@ -42,11 +45,22 @@ const CONNECTIONS: PlaceLimits = PlaceLimits {
 };
 /// How long a connection may be silent.
 const IDLE: Duration = Duration::from_secs(10);
+/// Between looks at whether the last questions are answered.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The two sockets of one address.
 struct Listener {
     udp: UdpSocket,
     tcp: TcpListener,
+}
+
+/// An address that is served.
+struct Served {
+    address: SocketAddr,
+    udp: Arc<UdpSocket>,
+    /// A copy of the listening socket.
+    tcp: OwnedFd,
+    tasks: [JoinHandle<()>; 2],
 }
 
 /// Answers questions.
@@ -57,6 +71,9 @@ pub struct Dns {
     resolvers: Resolvers,
     under_way: Semaphore,
     counts: Counts,
+    served: Mutex<Vec<Served>>,
+    /// Another process has copies of the sockets.
+    handed_over: AtomicBool,
 }
 
 /// Counters of questions, by result.
@@ -75,39 +92,6 @@ impl Counts {
     }
 }
 
-/// Starts to answer on the addresses.
-///
-/// # Errors
-/// An address cannot be bound; returns it and why.
-pub async fn start(
-    settings: &bootstrap::Dns,
-    current: Current,
-    lookups: Option<Lookups>,
-) -> Result<Arc<Dns>, (SocketAddr, io::Error)> {
-    let mut listeners = Vec::new();
-    for address in &settings.addresses {
-        match bind(*address).await {
-            Ok(bound) => listeners.push(bound),
-            // A pod may lack IPv6, and the author of its settings cannot know.
-            Err(error) if address.is_ipv6() && !listeners.is_empty() && is_no_family(&error) => {}
-            Err(error) => return Err((*address, error)),
-        }
-    }
-    let dns = Arc::new(Dns {
-        current,
-        lookups,
-        cache: Mutex::default(),
-        resolvers: Resolvers::new(settings.resolvers.clone(), settings.addresses.clone()),
-        under_way: Semaphore::new(UNDER_WAY),
-        counts: Counts::default(),
-    });
-    for Listener { udp, tcp } in listeners {
-        task::start(serve_udp(dns.clone(), Arc::new(udp)));
-        task::start(serve_tcp(dns.clone(), tcp));
-    }
-    Ok(dns)
-}
-
 /// Whether an address cannot be had because this network namespace has none of its family.
 fn is_no_family(error: &io::Error) -> bool {
     let code = error.raw_os_error();
@@ -118,6 +102,17 @@ async fn bind(address: SocketAddr) -> io::Result<Listener> {
     Ok(Listener {
         udp: UdpSocket::bind(address).await?,
         tcp: TcpListener::bind(address).await?,
+    })
+}
+
+/// The sockets of the process before, as [`Dns::copies`] made them.
+fn adopt(sockets: Vec<OwnedFd>) -> io::Result<Listener> {
+    let Ok([udp, tcp]) = <[OwnedFd; 2]>::try_from(sockets) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    Ok(Listener {
+        udp: UdpSocket::from_std(StdUdpSocket::from(udp))?,
+        tcp: TcpListener::from_std(StdTcpListener::from(tcp))?,
     })
 }
 
@@ -170,6 +165,96 @@ enum Answer {
 }
 
 impl Dns {
+    /// One that answers nobody yet.
+    pub fn new(settings: &bootstrap::Dns, current: Current, lookups: Option<Lookups>) -> Arc<Self> {
+        Arc::new(Self {
+            current,
+            lookups,
+            cache: Mutex::default(),
+            resolvers: Resolvers::new(settings.resolvers.clone(), settings.addresses.clone()),
+            under_way: Semaphore::new(UNDER_WAY),
+            counts: Counts::default(),
+            served: Mutex::default(),
+            handed_over: AtomicBool::default(),
+        })
+    }
+
+    /// Starts to answer on the addresses, with the sockets that are there or with new ones. Takes the sockets that it uses.
+    ///
+    /// # Errors
+    /// An address cannot be bound; returns it and why.
+    pub async fn listen(
+        self: &Arc<Self>,
+        addresses: &[SocketAddr],
+        sockets: &mut Sockets,
+    ) -> Result<(), (SocketAddr, io::Error)> {
+        let mut listeners = Vec::new();
+        for address in addresses {
+            let bound = match sockets.remove(address) {
+                Some(given) => adopt(given),
+                None => bind(*address).await,
+            };
+            match bound {
+                Ok(bound) => listeners.push((*address, bound)),
+                // A pod may lack IPv6, and the author of its settings cannot know.
+                Err(error)
+                    if address.is_ipv6() && !listeners.is_empty() && is_no_family(&error) => {}
+                Err(error) => return Err((*address, error)),
+            }
+        }
+        for (address, Listener { udp, tcp }) in listeners {
+            let copied = tcp.as_fd().try_clone_to_owned();
+            let copied = copied.map_err(|error| (address, error))?;
+            let udp = Arc::new(udp);
+            let tasks = [
+                task::start(serve_udp(self.clone(), udp.clone())),
+                task::start(serve_tcp(self.clone(), tcp)),
+            ];
+            self.served().push(Served {
+                address,
+                udp,
+                tcp: copied,
+                tasks,
+            });
+        }
+        Ok(())
+    }
+
+    fn served(&self) -> MutexGuard<'_, Vec<Served>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns copies of its sockets, for the process that takes over: that of UDP, then that of TCP.
+    pub fn copies(&self) -> Sockets {
+        self.handed_over.store(true, Ordering::Relaxed);
+        let mut copies = Sockets::new();
+        for served in self.served().iter() {
+            let udp = served.udp.as_fd().try_clone_to_owned();
+            if let (Ok(udp), Ok(tcp)) = (udp, served.tcp.try_clone()) {
+                copies.insert(served.address, vec![udp, tcp]);
+            }
+        }
+        copies
+    }
+
+    /// Leaves further questions to the process that has taken over, and answers those that it has read. Without such a process it
+    /// goes on: nobody else would answer.
+    pub async fn leave(&self) {
+        if !self.handed_over.load(Ordering::Relaxed) {
+            return;
+        }
+        for served in self.served().drain(..) {
+            served.tasks.iter().for_each(JoinHandle::abort);
+        }
+        loop {
+            // First, because the last question that was read may not have begun.
+            tokio::time::sleep(LOOK).await;
+            if self.under_way.available_permits() >= UNDER_WAY {
+                return;
+            }
+        }
+    }
+
     async fn converse(&self, mut tcp: TcpStream) -> io::Result<()> {
         loop {
             let query = tokio::time::timeout(IDLE, read_message(&mut tcp)).await??;

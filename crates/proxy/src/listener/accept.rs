@@ -60,7 +60,7 @@ pub fn is_exact(listener: &Listener) -> bool {
 /// Starts to accept in this worker. The listener is closed by what is returned.
 pub fn start(
     worker: &Rc<Worker>,
-    listener: TcpListener,
+    listener: Rc<TcpListener>,
     configured: Listener,
     seed: SlotSeed,
 ) -> Closing {
@@ -73,7 +73,7 @@ pub fn start(
 /// Accepts until the worker drains, or until `closing` is set and the worker notified.
 async fn accept(
     worker: Rc<Worker>,
-    listener: TcpListener,
+    listener: Rc<TcpListener>,
     configured: Listener,
     seed: SlotSeed,
     closing: Closing,

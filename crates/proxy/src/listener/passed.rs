@@ -72,7 +72,10 @@ fn make(
     let mut listeners = worker.listeners.borrow_mut();
     match socket.map(TcpListener::from_std) {
         Some(Ok(socket)) => {
-            listeners.push((address, accept::start(worker, socket, listener, seed)));
+            listeners.push((
+                address,
+                accept::start(worker, Rc::new(socket), listener, seed),
+            ));
         }
         // Its clients are then those of the other workers.
         Some(Err(_)) => worker.metrics.internal(|i| i.overloads += 1),

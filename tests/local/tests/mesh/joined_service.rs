@@ -156,14 +156,14 @@ fn a_joined_host_is_a_service_of_its_machine() {
     assert_eq!(wrong.code, 65, "{wrong:?}");
     assert_eq!(workloads(&centre), ["gateway", "late", "ratings"]);
 
-    // New programs take over here, one workload after another.
+    // New programs take over here, one sidecar after another.
     let upgraded = host.tulle(&["service", "upgrade"]);
     assert_eq!(upgraded.code, 0, "{upgraded:?}");
     assert!(
-        upgraded.out.contains("workload/ratings restarted"),
+        upgraded.out.contains("workload/ratings has a new sidecar"),
         "{upgraded:?}"
     );
-    assert_ne!(host.application("ratings"), before);
+    assert_eq!(host.application("ratings"), before);
 
     // A machine that is shut down stays in the mesh, and a mistake in its manifests keeps nothing from starting.
     assert_eq!(terminate(&mut joined), 0);
