@@ -189,7 +189,7 @@ impl Ledger {
 
     /// Returns the messages that are to be sent, once its file says that some may have been. One alone comes as a whole or
     /// not at all.
-    pub(super) fn to_send(&mut self, file: &Path) -> Result<Vec<v1::AwayPiece>> {
+    pub(super) fn take_pieces(&mut self, file: &Path) -> Result<Vec<v1::AwayPiece>> {
         let pieces = self.pieces();
         if pieces.len() > 1 && !self.is_begun {
             self.is_begun = true;

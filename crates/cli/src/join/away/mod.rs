@@ -132,7 +132,7 @@ impl Keeper {
                 }
             };
             if !ledger.is_empty() {
-                let pieces = ledger.to_send(&file)?;
+                let pieces = ledger.take_pieces(&file)?;
                 self.send_one(&ledger, pieces).await?;
             }
             remove(&file)?;
@@ -436,7 +436,7 @@ mod tests {
         files.write(&ledger(0)).unwrap();
         let oldest = files.all().unwrap().remove(0);
         let mut kept = Kept::default();
-        let pieces = read(&oldest).to_send(&oldest).unwrap();
+        let pieces = read(&oldest).take_pieces(&oldest).unwrap();
         assert_eq!(pieces.len(), 8);
         for piece in &pieces[..3] {
             kept.add(piece);
@@ -449,7 +449,7 @@ mod tests {
         let all = files.all().unwrap();
         assert_eq!((all.len(), &all[0]), (MAX_FILES, &oldest));
         assert_eq!(told(&read(&all[1])), (0, PAIRS as u64), "room was made");
-        let again = read(&oldest).to_send(&oldest).unwrap();
+        let again = read(&oldest).take_pieces(&oldest).unwrap();
         assert_eq!(again, pieces);
         for piece in &again {
             kept.add(piece);
@@ -460,7 +460,7 @@ mod tests {
         );
         // A time that is told in one piece needs no mark: its sums are those of the piece.
         let mut small = read(&all[1]);
-        assert_eq!(small.to_send(&all[1]).unwrap().len(), 1);
+        assert_eq!(small.take_pieces(&all[1]).unwrap().len(), 1);
         assert!(!small.is_begun && !read(&all[1]).is_begun);
     }
 }
