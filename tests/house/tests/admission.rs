@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// Files that accept connections, and who gives way there.
-const ADMITTING: [(&str, &str); 5] = [
+const ADMITTING: [(&str, &str); 6] = [
     (
         "control/src/serve/accept.rs",
         "places of arrivals, strangers and members; a socket of the operator's own",
@@ -28,6 +28,10 @@ const ADMITTING: [(&str, &str); 5] = [
     (
         "proxy/src/listener/accept.rs",
         "the ledger of each worker, in `context/admission.rs`",
+    ),
+    (
+        "proxy/src/takeover.rs",
+        "one at a time, at a socket that is its owner's alone",
     ),
 ];
 
