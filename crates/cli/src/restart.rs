@@ -160,8 +160,8 @@ fn processes(state: &RunState, object: &Object, part: Part) -> Unit {
     found.map_or_else(Unit::default, |w| Unit {
         app: app(w),
         proxy: w.sidecar.as_ref().and_then(|s| s.process.id),
-        // While a sidecar takes over the workload answers by the one before.
-        ready: w.ready && w.sidecar.as_ref().is_none_or(|s| s.ready),
+        // While a sidecar takes over the workload answers by the one before; whether its application is ready is not asked then.
+        ready: (w.ready || part == Part::Sidecar) && w.sidecar.as_ref().is_none_or(|s| s.ready),
         message: w.message.clone(),
     })
 }

@@ -121,7 +121,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     let admin_listener = bind(bootstrap.admin, beside).await?;
     let metrics_listener = bind(bootstrap.metrics, beside).await?;
     let health_listener = match bootstrap.health {
-        Some(address) => Some(bind(address, false).await?),
+        Some(address) => Some(bind(address, beside).await?),
         None => None,
     };
     let socket_listener = match &bootstrap.admin_socket {
@@ -236,8 +236,12 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
             let taken = listeners.take_over(before).await;
             taken.map_err(|(at, e)| StartError::Listen(at, e))?;
         }
-        listeners.serve(bind_socket(path)?).await;
-        Ok::<(), StartError>(())
+        match bind_socket(path) {
+            Ok(heirs) => listeners.serve(heirs).await,
+            // It serves all the same.
+            Err(error) => tracing::error!(%error, "no other process can take over from this one"),
+        }
+        std::future::pending::<Result<(), StartError>>().await
     };
     // Its end tells the process that has taken over that it is the only one from now on.
     tokio::select! {

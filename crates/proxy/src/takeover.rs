@@ -29,7 +29,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Connects to the process before, if there is one.
 pub async fn predecessor(at: &Path) -> Option<UnixStream> {
-    UnixStream::connect(at).await.ok()
+    let before = UnixStream::connect(at).await.ok()?;
+    // Somebody else's socket would keep this process from listening.
+    let user = before.peer_cred().ok()?.uid();
+    (user == rustix::process::geteuid().as_raw()).then_some(before)
 }
 
 /// The listeners of this process: those of its workers, and that of DNS with its addresses.
@@ -52,11 +55,11 @@ impl Listeners {
     /// # Errors
     /// An address cannot be bound; returns it and why.
     pub async fn listen(&self, mut given: Sockets) -> Result<(), (SocketAddr, io::Error)> {
-        sockets::listen(&self.workers, &self.listeners, &mut given).await?;
         if let Some((dns, addresses)) = &self.dns {
             dns.listen(addresses, &mut given).await?;
         }
-        Ok(())
+        // Last: clients are accepted from here on, and a process that fails takes them with it.
+        sockets::listen(&self.workers, &self.listeners, &mut given).await
     }
 
     /// Listens with the sockets of the process before as soon as this one is ready, and waits until that one ends.

@@ -426,6 +426,7 @@ impl Supervisor {
             supervisor: ProcessId::current(),
             janitor: state::Process {
                 id: self.janitor.id,
+                before: None,
                 phase: ProcessPhase::Running,
                 restarts: self.janitor.restarts,
                 last_exit: None,

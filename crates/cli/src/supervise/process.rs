@@ -30,7 +30,6 @@ pub(crate) type Make =
 pub(crate) struct SupervisedProcess {
     process: Rc<RefCell<Process>>,
     at_once: Rc<Cell<bool>>,
-    has_predecessor: Rc<Cell<bool>>,
     orders: mpsc::UnboundedSender<Order>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -49,12 +48,10 @@ impl SupervisedProcess {
     pub(crate) fn start(name: String, grace: Duration, changed: Rc<Notify>, make: Make) -> Self {
         let process = Rc::new(RefCell::new(Process::default()));
         let at_once = Rc::new(Cell::new(false));
-        let has_predecessor = Rc::new(Cell::new(false));
         let (stop, stopped) = watch::channel(false);
         let (orders, received) = mpsc::unbounded_channel();
         let keeper = Keeper {
             at_once: Rc::clone(&at_once),
-            has_predecessor: Rc::clone(&has_predecessor),
             predecessor: None,
             retiring: Vec::new(),
             orders: received,
@@ -67,7 +64,6 @@ impl SupervisedProcess {
         Self {
             process,
             at_once,
-            has_predecessor,
             orders,
             stop,
             task,
@@ -88,12 +84,12 @@ impl SupervisedProcess {
 
     /// Whether the process before still runs.
     pub(crate) fn has_predecessor(&self) -> bool {
-        self.has_predecessor.get()
+        self.process.borrow().before.is_some()
     }
 
     /// The same for whoever makes the command of the next one.
-    pub(crate) fn shared_has_predecessor(&self) -> Rc<Cell<bool>> {
-        Rc::clone(&self.has_predecessor)
+    pub(crate) fn shared(&self) -> Rc<RefCell<Process>> {
+        Rc::clone(&self.process)
     }
 
     /// Its present state.
@@ -123,9 +119,8 @@ struct Keeper {
     process: Rc<RefCell<Process>>,
     /// The next start needs no pause.
     at_once: Rc<Cell<bool>>,
-    /// The process before, while it goes on, and whether it does.
+    /// The process before, while it goes on.
     predecessor: Option<Child>,
-    has_predecessor: Rc<Cell<bool>>,
     /// Processes that are ending.
     retiring: Vec<JoinHandle<()>>,
     orders: mpsc::UnboundedReceiver<Order>,
@@ -213,10 +208,12 @@ impl Keeper {
                     Order::Succeed => {
                         // One that has not taken over yet makes room for the next one.
                         match self.predecessor {
-                            None => self.predecessor = Some(child),
+                            None => {
+                                self.predecessor = Some(child);
+                                self.update(|p| p.before = p.id);
+                            }
                             Some(_) => self.end(child),
                         }
-                        self.has_predecessor.set(true);
                         self.update(|p| p.id = None);
                         return Then::Another;
                     }
@@ -241,14 +238,13 @@ impl Keeper {
     }
 
     fn predecessor_ended(&self) {
-        self.has_predecessor.set(false);
         tracing::warn!(process = self.name, "the one before ended by itself");
-        self.changed.notify_one();
+        self.update(|p| p.before = None);
     }
 
     fn retire(&mut self) {
-        self.has_predecessor.set(false);
         if let Some(before) = self.predecessor.take() {
+            self.update(|p| p.before = None);
             self.end(before);
         }
     }

@@ -98,7 +98,7 @@ impl RunningProxy {
             identity: RefCell::default(),
             enrolled: Cell::default(),
             serving: RefCell::default(),
-            has_predecessor: OnceCell::new(),
+            process: OnceCell::new(),
         });
         let made = Rc::clone(&maker);
         let make: Make = Box::new(move |_| {
@@ -112,7 +112,7 @@ impl RunningProxy {
             make,
         );
         // The first command is made later.
-        let _ = maker.has_predecessor.set(kept.shared_has_predecessor());
+        let _ = maker.process.set(kept.shared());
         Ok(Self {
             name,
             kept,
@@ -204,6 +204,10 @@ impl RunningProxy {
 
     /// Starts another process that is to take over, and goes on meanwhile.
     pub(crate) fn succeed(&self) {
+        if !self.has_predecessor() {
+            // One before that has ended by itself is certified no more.
+            self.maker.certify_only_last();
+        }
         self.kept.succeed();
     }
 
@@ -250,7 +254,7 @@ struct Maker {
     /// Answers the sidecar that runs now, on a host that joined, and before it the one that goes on beside it.
     serving: RefCell<Vec<JoinHandle<()>>>,
     /// Whether a process goes on beside the next one.
-    has_predecessor: OnceCell<Rc<Cell<bool>>>,
+    process: OnceCell<Rc<RefCell<state::Process>>>,
 }
 
 impl Drop for Maker {
@@ -463,7 +467,8 @@ impl Maker {
         let serving = Rc::clone(certifier).serve(ours, identity, Rc::clone(&self.context));
         let mut all = self.serving.borrow_mut();
         // One that goes on is the first. Others have ended.
-        let going_on = self.has_predecessor.get().is_some_and(|has| has.get());
+        let going_on = self.process.get();
+        let going_on = going_on.is_some_and(|process| process.borrow().before.is_some());
         let kept = all.len().min(usize::from(going_on));
         all.drain(kept..).for_each(|ended| ended.abort());
         all.push(tokio::task::spawn_local(serving));

@@ -57,6 +57,9 @@ pub(crate) enum ProcessPhase {
 pub(crate) struct Process {
     /// Its id and start time while it lives.
     pub(crate) id: Option<ProcessId>,
+    /// The one before, which goes on until this one has taken over.
+    #[serde(default)]
+    pub(crate) before: Option<ProcessId>,
     /// The phase of its life.
     pub(crate) phase: ProcessPhase,
     /// How often it was started again.
@@ -178,7 +181,7 @@ impl RunState {
         apps.chain(sidecars)
             .chain(gateways)
             .chain([&self.controller])
-            .filter_map(|p| p.id)
+            .flat_map(|p| p.id.into_iter().chain(p.before))
             .collect()
     }
 

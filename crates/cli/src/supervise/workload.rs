@@ -118,8 +118,12 @@ impl RunningWorkload {
     /// Has its sidecar connect to the controller anew. One that is not ready yet is about to.
     pub(crate) fn nudge(&self) {
         let state = self.state.borrow();
-        let ready = state.sidecar.as_ref().filter(|sidecar| sidecar.ready);
-        if let Some(id) = ready.and_then(|sidecar| sidecar.process.id) {
+        let Some(sidecar) = &state.sidecar else {
+            return;
+        };
+        let ready = sidecar.process.id.filter(|_| sidecar.ready);
+        // Until the present one has taken over, the one before serves.
+        for id in ready.into_iter().chain(sidecar.process.before) {
             id.signal(Signal::USR1);
         }
     }

@@ -41,17 +41,12 @@ pub async fn listen(
     };
     for listener in listeners {
         let given = sockets.remove(&listener.address).unwrap_or_default();
+        // The process before may have had more workers, and clients may wait in the socket of each.
+        let count = workers.len().max(given.len());
         let mut given = given.into_iter();
-        let is_exact = accept::is_exact(listener);
-        let seeds = spread::slot_seeds(workers.len(), is_exact);
-        for (worker, seed) in workers.iter().zip(seeds) {
+        let seeds = spread::slot_seeds(count, accept::is_exact(listener));
+        for (seed, worker) in seeds.into_iter().zip(workers.iter().cycle()) {
             start(worker, listener, given.next(), seed);
-        }
-        // The process before had more workers, and clients may wait in the socket of each.
-        for (socket, worker) in given.zip(workers.iter().cycle()) {
-            if let Some(seed) = spread::slot_seeds(1, is_exact).pop() {
-                start(worker, listener, Some(socket), seed);
-            }
         }
     }
     drop(tell);
