@@ -2,7 +2,7 @@
 //! without it.
 
 use crate::cli_join::only;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -111,7 +111,9 @@ impl Story {
     pub(crate) fn kill(&self) {
         let (supervisor, controller) = self.centre.supervisor_and_controller();
         signal(supervisor, Signal::KILL);
-        signal(controller, Signal::KILL);
+        // The kernel ends it with its supervisor, perhaps before this does.
+        let controller = Pid::from_raw(controller).unwrap();
+        let _ = rustix::process::kill_process(controller, Signal::KILL);
         self.centre.await_nothing_left();
     }
 }
