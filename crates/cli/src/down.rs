@@ -265,7 +265,7 @@ mod tests {
             is_removed.store(true, Ordering::Relaxed);
         });
         assert_eq!((started, lost), (STARTED, 0));
-        // Nobody has it now, but for a child that another test is starting, until it runs its own program.
+        // The lock is free now, but for a child that another test is starting, until it runs its own program.
         let end = Instant::now() + JANITOR_TIME;
         while paths.run.exists() && Instant::now() < end {
             let _ = remove_run(&paths);

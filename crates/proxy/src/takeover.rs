@@ -87,20 +87,13 @@ impl Listeners {
 
     /// Waits until there are certificate and configuration.
     async fn ready(&self) {
-        loop {
-            let changed = self.current.changed();
-            let changed = changed.notified();
-            let mut changed = std::pin::pin!(changed);
-            changed.as_mut().enable();
-            let snapshot = self.current.get();
+        let found = self.current.find(|snapshot| {
             let now = SystemTime::now();
             let valid = |tls: &tulle_tls::Context| tls.identity().not_after() > now;
             let certified = snapshot.tls.as_ref().is_some_and(valid);
-            if certified && (snapshot.complete || !self.controlled) {
-                return;
-            }
-            changed.await;
-        }
+            (certified && (snapshot.complete || !self.controlled)).then_some(())
+        });
+        found.await;
     }
 
     /// Hands over to each process that asks, one after another, for as long as this one is not told to end.

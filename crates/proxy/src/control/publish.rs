@@ -52,6 +52,22 @@ impl Current {
         self.state().changed.clone()
     }
 
+    /// Waits until the present snapshot, or a later one, gives an answer.
+    pub async fn find<T>(&self, mut answer: impl FnMut(&Snapshot) -> Option<T>) -> T {
+        loop {
+            let changed = self.changed();
+            let changed = changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            // Before it is looked at: none is missed.
+            changed.as_mut().enable();
+            let snapshot = self.get();
+            if let Some(answer) = answer(&snapshot) {
+                return answer;
+            }
+            changed.await;
+        }
+    }
+
     /// Returns why the newest changes are refused.
     pub fn refused(&self) -> RefusedChange {
         self.state().refused.clone()

@@ -357,33 +357,25 @@ impl Dns {
     /// Returns the service that has a name. Asks the controller the first time.
     async fn service(&self, name: &str) -> Option<Arc<Service>> {
         let wanted = format!("host/{name}");
-        let answer = async {
-            loop {
-                let changed = self.current.changed();
-                let changed = changed.notified();
-                let mut changed = std::pin::pin!(changed);
-                changed.as_mut().enable();
-                let snapshot = self.current.get();
-                match known(&snapshot, name) {
-                    Known::Is(service) => {
-                        if let Some(lookups) = &self.lookups
-                            && snapshot.unused.contains(wanted.as_str())
-                        {
-                            lookups.ask(&wanted);
-                        }
-                        return Some(service);
+        let answer = self.current.find(|snapshot| {
+            match known(snapshot, name) {
+                Known::Is(service) => {
+                    if let Some(lookups) = &self.lookups
+                        && snapshot.unused.contains(wanted.as_str())
+                    {
+                        lookups.ask(&wanted);
                     }
-                    Known::Nobody => return None,
-                    Known::Unknown => {}
+                    return Some(Some(service));
                 }
-                let lookups = self.lookups.as_ref().filter(|_| may_be_service(name))?;
-                lookups.ask(&wanted);
-                if snapshot.away.is_some() {
-                    return None;
-                }
-                changed.await;
+                Known::Nobody => return Some(None),
+                Known::Unknown => {}
             }
-        };
+            let Some(lookups) = self.lookups.as_ref().filter(|_| may_be_service(name)) else {
+                return Some(None);
+            };
+            lookups.ask(&wanted);
+            snapshot.away.is_some().then_some(None)
+        });
         // Without an answer of the controller, the name counts as no service's.
         tokio::time::timeout(PATIENCE, answer).await.ok().flatten()
     }

@@ -2,10 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tests_local::{PATIENCE, holds_within, program};
+use tests_local::{PATIENCE, holds_within, program, repository};
 
 /// Somebody without privileges.
 const PLAIN_USER: u32 = 1234;
@@ -51,6 +51,23 @@ impl Host {
         host.write(".curlrc", "silent\n");
         let (_, code) = host.run("ip link set lo up");
         assert_eq!(code, 0);
+        host
+    }
+
+    /// A host with the files of a checkout that was built: the programs and the demo's manifests, where the README has them.
+    pub(crate) fn of_checkout(page: &str) -> Self {
+        let host = Self::new(page);
+        let at = |name: &str| host.path().join(name);
+        fs::create_dir_all(at("target/release")).unwrap();
+        for program in ["tulle", "tulle-proxy", "bookinfo"] {
+            let here = at(&format!("target/release/{program}"));
+            symlink(at(program), here).unwrap();
+        }
+        fs::create_dir(at("demo")).unwrap();
+        for file in ["demo/mesh.yaml", "demo/deny-ratings.yaml"] {
+            let text = fs::read_to_string(repository().join(file)).unwrap();
+            host.write(file, &text);
+        }
         host
     }
 

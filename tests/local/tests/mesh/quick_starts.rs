@@ -4,7 +4,6 @@
 use crate::page::{Host, Step, blocks, follow, steps};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::process::Child;
 use tests_local::{can_redirect, eventually, is_root, repository};
 
@@ -156,17 +155,7 @@ fn the_first_screen_of_the_readme_is_true() {
     if !can_redirect() {
         return;
     }
-    let host = Host::new("readme");
-    let at = |name: &str| host.path().join(name);
-    fs::create_dir_all(at("target/release")).unwrap();
-    for program in ["tulle", "tulle-proxy", "bookinfo"] {
-        let here = at(&format!("target/release/{program}"));
-        symlink(at(program), here).unwrap();
-    }
-    fs::create_dir(at("demo")).unwrap();
-    for file in ["demo/mesh.yaml", "demo/deny-ratings.yaml"] {
-        host.write(file, &page(file));
-    }
+    let host = Host::of_checkout("readme");
     let readme = page("README.md");
     let mut told = commands(&readme);
     let up = &mut told[0];

@@ -4,7 +4,6 @@
 use crate::marks::{Block, marked_blocks};
 use crate::page::{Host, Step, follow, steps};
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::process::{Child, Command};
 use tests_local::{PATIENCE, can_redirect, holds_within, repository};
 
@@ -98,18 +97,10 @@ impl Drop for OtherHost<'_> {
 
 /// A host with the files that pages name.
 fn host_with_files(name: &str) -> Host {
-    let host = Host::new(name);
-    let at = |name: &str| host.path().join(name);
-    fs::create_dir_all(at("target/release")).unwrap();
-    for program in ["tulle", "tulle-proxy", "bookinfo"] {
-        let here = at(&format!("target/release/{program}"));
-        symlink(at(program), here).unwrap();
-    }
-    fs::create_dir(at("demo")).unwrap();
+    let host = Host::of_checkout(name);
     for file in ["mesh.yaml", "deny-ratings.yaml"] {
-        let text = fs::read_to_string(repository().join("demo").join(file)).unwrap();
-        host.write(&format!("demo/{file}"), &text);
         // Readers of most pages have their manifests where they are.
+        let text = fs::read_to_string(repository().join("demo").join(file)).unwrap();
         let here = text.replace("workingDirectory: ..", "workingDirectory: .");
         host.write(file, &here);
     }

@@ -137,7 +137,7 @@ fn a_change_elsewhere_costs_few_bytes() {
     assert_middle("two changes of an endpoint", 2 * CHANGE_BYTES, || {
         two_changes(&hosts, "ratings")
     });
-    // Nobody on that host calls details.
+    // The service `details` has no caller on that host.
     assert_middle("two changes that it is not told of", 0, || {
         two_changes(&hosts, "details")
     });
