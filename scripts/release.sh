@@ -177,6 +177,10 @@ same_times() { # DIRECTORY
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
+unit() { # DIRECTORY
+    install -D -m 644 deploy/systemd/tulle.service "$1/usr/lib/systemd/system/tulle.service"
+}
+
 deb() { # ARCH
     local root=$work/deb/$1 doc
     doc=$root/usr/share/doc/tulle
@@ -196,6 +200,7 @@ deb() { # ARCH
     } >"$doc/copyright"
     rm "$doc/LICENSE"
     gzip -9n "$root"/usr/share/man/man1/* "$doc/changelog.Debian" "$doc/CHANGELOG.md" "$doc/LIBRARIES.txt"
+    unit "$root"
     {
         printf 'Package: tulle\nVersion: %s-1\nArchitecture: %s\nMaintainer: %s\n' "$version" "$(of_deb "$1")" "$MAINTAINER"
         printf 'Installed-Size: %s\n' "$(du -k --apparent-size -s "$root/usr" | cut -f1)"
@@ -204,7 +209,8 @@ deb() { # ARCH
         printf ' Mutual TLS with a verified identity on every hop, policy, metrics and\n'
         printf ' routing, on one host without Kubernetes, and on Kubernetes. This package\n'
         printf ' has the command tulle, the sidecar tulle-proxy, and an agent for Envoy as\n'
-        printf ' a sidecar. Nothing is started: "tulle service install" does that.\n'
+        printf ' a sidecar. Nothing is started: "systemctl enable --now tulle" starts the mesh of\n'
+        printf ' /etc/tulle/mesh.yaml, now and at each boot.\n'
     } >"$root/DEBIAN/control"
     install -m 755 scripts/release/deb/postinst scripts/release/deb/postrm scripts/release/prerm "$root/DEBIAN"
     same_times "$root"
@@ -218,6 +224,7 @@ rpm_package() { # ARCH
     tree "$1" "$root/usr" site-functions
     install -d -m 750 "$root/etc/tulle"
     gzip -9n "$root"/usr/share/man/man1/* "$root/usr/share/doc/tulle/LIBRARIES.txt"
+    unit "$root"
     same_times "$root"
     # A database of its own: the machine's is none of its business, and Debian has none.
     rpmbuild -bb --quiet --target "$(of_rpm "$1")-linux" --define "_topdir $top" --define "_dbpath $top/db" \

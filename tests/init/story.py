@@ -50,6 +50,8 @@ class Story:
     program: list
     name: str
     over_usr = None
+    # Those in /usr/local/bin.
+    programs = NAMES
 
     def setUp(self):
         reason = refusal() or self.refusal()
@@ -59,7 +61,7 @@ class Story:
         if reason:
             # Who asks for this test is told that it has shown nothing: it is never skipped.
             self.fail(f"a machine with {self.name} cannot be booted here: {reason}")
-        self.machine = Machine(self.program, [PROGRAMS / name for name in NAMES], self.over_usr)
+        self.machine = Machine(self.program, [PROGRAMS / name for name in self.programs], self.over_usr)
         self.addCleanup(self.machine.close)
         self.prepare()
         self.write(manifest())

@@ -89,6 +89,10 @@ def with_etc(etc, *command, **options):
     return run("unshare", "--mount", "sh", "-ec", 'mount --bind "$0" /etc; exec "$@"', etc, *command, **options)
 
 
+# Where packages have it; `tests/init` runs it.
+UNIT = "usr/lib/systemd/system/tulle.service"
+
+
 class Settings(unittest.TestCase):
     def test_a_setting_that_makes_no_release_is_refused(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -257,8 +261,9 @@ class Release(unittest.TestCase):
                          "fish/vendor_completions.d/tulle.fish", "doc/tulle/copyright", "doc/tulle/LIBRARIES.txt.gz"):
                 self.assertTrue((root / "usr/share" / name).is_file(), name)
             self.assertEqual((root / "etc/tulle").stat().st_mode & 0o777, 0o750)
-            # Nothing is started by a package: there is no unit.
-            self.assertEqual([p for p in root.rglob("*.service")], [])
+            # Nothing is started by a package: its unit is not enabled.
+            self.assertEqual([str(p.relative_to(root)) for p in root.rglob("*.service")], [UNIT])
+            self.assertEqual((root / UNIT).read_text(), (ROOT / "deploy/systemd/tulle.service").read_text())
             removed = run("dpkg", f"--root={root}", "--force-not-root", "--remove", "--force-remove-reinstreq", "tulle")
             self.assertFalse((root / "usr/bin/tulle").exists(), removed)
         said = run("dpkg-deb", "--field", deb)
@@ -337,7 +342,7 @@ class Release(unittest.TestCase):
                          "/usr/share/fish/vendor_completions.d/tulle.fish", "/usr/share/doc/tulle/LICENSE",
                          "/usr/share/doc/tulle/LIBRARIES.txt.gz", "/etc/tulle"):
                 self.assertIn(name, listed)
-            self.assertFalse([name for name in listed if name.endswith(".service")])
+            self.assertEqual([name for name in listed if name.endswith(".service")], [f"/{UNIT}"])
             self.assertEqual(ask("--queryformat", "%{VERSION} %{ARCH} %{BUILDHOST}"),
                              f"{self.version} {platform.machine()} localhost")
             self.assertIn("useradd --system", ask("--scripts"))

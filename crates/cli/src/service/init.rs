@@ -56,7 +56,9 @@ impl Place {
             return Ok(place(init));
         }
         let both = [Init::Systemd, Init::Openrc].map(place);
-        let mut found = both.into_iter().filter(|p| p.file().exists());
+        let mut found = both
+            .into_iter()
+            .filter(|p| p.file().exists() || p.packaged().is_some());
         found.next().ok_or_else(|| {
             let looked = match here {
                 true => "neither systemd nor OpenRC runs here (/run/systemd/system, /run/openrc)",
@@ -81,6 +83,12 @@ impl Place {
             Init::Systemd => self.at(&format!("etc/systemd/system/{}.service", self.name)),
             Init::Openrc => self.at(&format!("etc/init.d/{}", self.name)),
         }
+    }
+
+    /// The unit of systemd that a package has brought. The file goes before it.
+    pub(crate) fn packaged(&self) -> Option<PathBuf> {
+        let unit = self.at(&format!("usr/lib/systemd/system/{}.service", self.name));
+        (self.init == Init::Systemd && unit.exists()).then_some(unit)
     }
 
     /// The link that enables it.

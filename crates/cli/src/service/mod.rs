@@ -304,7 +304,7 @@ fn may_replace(file: &Path, force: bool) -> Result<Option<String>> {
     };
     let why = match Author::new(&text) {
         Author::Changed => "somebody has changed it since `tulle service install` wrote it",
-        Author::SomebodyElse => "`tulle service install` has not written it",
+        Author::SomebodyElse | Author::Package => "`tulle service install` has not written it",
         Author::Tulle => return Ok(Some(text)),
     };
     if force {
@@ -338,7 +338,8 @@ fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool)
     let text = may_replace(&file, force)?;
     let there = text.is_some();
     let of_join = text.is_some_and(|text| joins(&text));
-    if !there && !place.is_enabled() {
+    let packaged = place.packaged().filter(|_| !there);
+    if !there && packaged.is_none() && !place.is_enabled() {
         line(&format!(
             "service {} is not installed: there is no {}",
             place.name,
@@ -360,11 +361,14 @@ fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool)
         ServiceRecord::forget(paths)?;
         down::remove_run(paths)?;
     }
-    line(&format!(
-        "service {} removed: {}",
-        place.name,
-        file.display()
-    ));
+    line(&match packaged {
+        None => format!("service {} removed: {}", place.name, file.display()),
+        Some(unit) => format!(
+            "service {} does not start any more; {} stays, which is of the package",
+            place.name,
+            unit.display()
+        ),
+    });
     if let Some((controller, _)) = joined {
         return leave(paths, &controller);
     }

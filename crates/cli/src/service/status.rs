@@ -40,7 +40,9 @@ struct Report {
 pub(crate) fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCode> {
     let place = Place::find(&paths.name, installed)?;
     let text = fs::read_to_string(place.file()).ok();
+    let packaged = place.packaged().filter(|_| text.is_none());
     let author = text.as_deref().map(Author::new);
+    let author = author.or(packaged.is_some().then_some(Author::Package));
     let activity = place.activity();
     let here = installed.root.is_none();
     let of_join = text.as_deref().is_some_and(joins);
@@ -52,9 +54,9 @@ pub(crate) fn status(paths: &Paths, installed: &Installed, format: Output) -> Re
             Init::Systemd => "systemd",
             Init::Openrc => "openrc",
         },
-        file: place.file(),
+        file: packaged.unwrap_or_else(|| place.file()),
         installed: author.is_some(),
-        changed: author.is_some_and(|a| a != Author::Tulle),
+        changed: [Some(Author::Changed), Some(Author::SomebodyElse)].contains(&author),
         enabled: place.is_enabled(),
         active: ["active", "started"].contains(&activity.state.as_str()),
         state: activity.state,
@@ -78,6 +80,7 @@ fn show(report: &Report, author: Option<Author>) {
         Some(Author::Tulle) => "as installed",
         Some(Author::Changed) => "changed since it was installed",
         Some(Author::SomebodyElse) => "written by somebody else",
+        Some(Author::Package) => "of the package",
     };
     let enabled = match report.enabled {
         true => "starts at boot",

@@ -252,6 +252,8 @@ pub(crate) enum Author {
     Changed,
     /// Somebody else.
     SomebodyElse,
+    /// The package of the program.
+    Package,
 }
 
 impl Author {
@@ -338,6 +340,28 @@ mod tests {
             "--stderr\n/var/log/it's.log\n/opt/my programs/tulle\n--\nup\n--service\n--name\ntwo\n--loopback\n\
              --log-file\n/var/log/it's.log\n/etc/tulle/my mesh $HOME 50%'\".yaml\n"
         );
+    }
+
+    /// All but the begin, and the one condition that a file with manifests written by hand needs.
+    #[test]
+    fn a_package_has_the_unit_that_would_be_written() {
+        let written = Unit {
+            program: "/usr/bin/tulle".into(),
+            which: Vec::new(),
+            options: Vec::new(),
+            files: vec!["/etc/tulle/mesh.yaml".into()],
+            log_file: None,
+            variables: Vec::new(),
+            ..unit()
+        };
+        let written = written.systemd().unwrap();
+        let packaged = include_str!("../../../../deploy/systemd/tulle.service");
+        let settings = |text: &str| {
+            let start = text.find("[Unit]").unwrap();
+            text[start..].replace("AssertPathExists=/etc/tulle/mesh.yaml\n", "")
+        };
+        assert!(packaged.contains("AssertPathExists="));
+        assert_eq!(settings(packaged), settings(&written));
     }
 
     #[test]
