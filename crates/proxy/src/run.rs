@@ -22,11 +22,13 @@ use crate::worker::{Command, Worker};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tulle_model::bootstrap::Bootstrap;
 use tulle_net::{memory, moderation, passing, socket, task, thread};
@@ -80,7 +82,7 @@ fn nudges() -> Result<Arc<Notify>, StartError> {
     Ok(nudges)
 }
 
-/// Runs one proxy until SIGTERM or SIGINT, then drains.
+/// Runs one proxy until a signal ends it ([`Ending`]), then drains.
 ///
 /// # Errors
 /// The proxy could not start.
@@ -186,10 +188,12 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         probes: Some(Arc::new(Probes::new(&bootstrap))),
         application: Scraper::new(&bootstrap).map(Arc::new),
     };
-    task::start(admin.clone().serve_loopback(admin_listener));
-    task::start(admin.clone().serve_metrics(metrics_listener));
+    let mut answering = vec![
+        task::start(admin.clone().serve_loopback(admin_listener)),
+        task::start(admin.clone().serve_metrics(metrics_listener)),
+    ];
     if let Some(listener) = health_listener {
-        task::start(admin.clone().serve_health(listener));
+        answering.push(task::start(admin.clone().serve_health(listener)));
     }
     if let Some(listener) = socket_listener {
         task::start(admin.clone().serve_socket(listener));
@@ -244,21 +248,24 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
         std::future::pending::<Result<(), StartError>>().await
     };
     // Its end tells the process that has taken over that it is the only one from now on.
-    tokio::select! {
-        () = signals.next() => {}
-        ended = succession => ended?,
-    }
+    let ending = tokio::select! {
+        ending = signals.next() => ending,
+        ended = succession => {
+            ended?;
+            Ending::Drain
+        }
+    };
     current.set_draining();
-    let until = Instant::now() + drain;
-    tokio::select! {
-        () = async {
-            let leaves = tokio::time::timeout(drain, listeners.leave());
-            // A question that is not answered by then has waited for long enough.
-            let _ = tokio::join!(end(&workers, drain), leaves);
-            let left = until.saturating_duration_since(Instant::now());
-            exports.end(left.min(LAST_EXPORT)).await;
-        } => {}
-        () = signals.next() => tracing::warn!("second signal: closing open connections now"),
+    if ending == Ending::Succeeded {
+        // Half of all questions would come to this process instead of the one that serves.
+        answering.iter().for_each(JoinHandle::abort);
+    }
+    if let Some(until) = finish(ending, drain, &workers, &listeners, &mut signals).await {
+        let left = until.saturating_duration_since(Instant::now());
+        tokio::select! {
+            () = exports.end(left.min(LAST_EXPORT)) => {}
+            _ = signals.next() => tracing::warn!("second signal: what is not exported yet is lost"),
+        }
     }
     if let Some(client) = client {
         // It saves what is in force when it ends, which it does for no other reason.
@@ -376,10 +383,20 @@ pub fn allowed_cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
+/// How this process is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Finish what is open within the drain timeout: SIGTERM or SIGINT.
+    Drain,
+    /// Finish it however long it lasts, because another process has taken over: SIGQUIT. SIGTERM then sets the limit.
+    Succeeded,
+}
+
 /// The signals that end this process.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
 }
 
 impl Signals {
@@ -391,36 +408,71 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
         })
     }
 
     /// Waits for a signal.
-    pub async fn next(&mut self) {
+    pub async fn next(&mut self) -> Ending {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Ending::Drain,
+            _ = self.interrupt.recv() => Ending::Drain,
+            _ = self.quit.recv() => Ending::Succeeded,
         }
     }
 }
 
-/// Takes nothing new, and finishes open exchanges within the drain timeout.
-async fn end(workers: &[mpsc::UnboundedSender<Command>], limit: Duration) {
-    tracing::info!(?limit, "draining");
-    let drained = async {
-        let mut answers = Vec::new();
-        for worker in workers {
-            let (reply, answer) = oneshot::channel();
-            if worker.send(Command::Drain(reply)).is_ok() {
-                answers.push(answer);
+/// Takes nothing new, and finishes open exchanges. Returns when all that is left to do must have ended; nothing if a second signal
+/// came.
+async fn finish(
+    ending: Ending,
+    limit: Duration,
+    workers: &[mpsc::UnboundedSender<Command>],
+    listeners: &Listeners,
+    signals: &mut Signals,
+) -> Option<Instant> {
+    let until = |limit| Instant::now() + limit;
+    let mut end = (ending == Ending::Drain).then(|| until(limit));
+    tracing::info!(limit = ?end.map(|_| limit), "draining");
+    let mut drained = pin!(async { tokio::join!(drain(workers), listeners.leave()) });
+    loop {
+        let over = async move {
+            match end {
+                Some(end) => tokio::time::sleep_until(end.into()).await,
+                None => std::future::pending().await,
             }
+        };
+        tokio::select! {
+            _ = &mut drained => {
+                tracing::info!("drained");
+                return Some(end.unwrap_or_else(|| until(limit)));
+            }
+            () = over => {
+                tracing::warn!("some connections did not end in time and are cut");
+                return end;
+            }
+            _ = signals.next() => match end {
+                None => end = Some(until(limit)),
+                Some(_) => {
+                    tracing::warn!("second signal: closing open connections now");
+                    return None;
+                }
+            },
         }
-        for answer in answers {
-            // A worker that has ended has nothing to finish.
-            let _ = answer.await;
+    }
+}
+
+/// Has every worker take nothing new, and waits until its last connection has ended.
+async fn drain(workers: &[mpsc::UnboundedSender<Command>]) {
+    let mut answers = Vec::new();
+    for worker in workers {
+        let (reply, answer) = oneshot::channel();
+        if worker.send(Command::Drain(reply)).is_ok() {
+            answers.push(answer);
         }
-    };
-    match tokio::time::timeout(limit, drained).await {
-        Ok(()) => tracing::info!("drained"),
-        Err(_) => tracing::warn!("some connections did not end in time and are cut"),
+    }
+    for answer in answers {
+        // A worker that has ended has nothing to finish.
+        let _ = answer.await;
     }
 }

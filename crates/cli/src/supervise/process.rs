@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long a process from which another has taken over may finish what it began.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(600);
 /// Having run this long, a process has started well and its next pause is the first again.
 const SETTLED: Duration = Duration::from_secs(20);
 
@@ -77,7 +79,7 @@ impl SupervisedProcess {
         let _ = self.orders.send(Order::Succeed);
     }
 
-    /// Ends the process before, if it still runs: what it did, the present one does.
+    /// Has the process before finish what it began and end, if it still runs: what else it did, the present one does.
     pub(crate) fn retire(&self) {
         let _ = self.orders.send(Order::Retire(self.process.borrow().id));
     }
@@ -121,9 +123,14 @@ struct Keeper {
     at_once: Rc<Cell<bool>>,
     /// The process before, while it goes on.
     predecessor: Option<Child>,
-    /// Processes that are ending.
-    retiring: Vec<JoinHandle<()>>,
+    retiring: Vec<Retiring>,
     orders: mpsc::UnboundedReceiver<Order>,
+}
+
+/// A process that is ending.
+struct Retiring {
+    end: JoinHandle<()>,
+    hurry: Rc<Notify>,
 }
 
 /// The next step after a process was started.
@@ -177,9 +184,13 @@ impl Keeper {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        self.retire();
-        for ending in self.retiring.drain(..) {
-            let _ = ending.await;
+        if let Some(before) = self.predecessor.take() {
+            self.update(|p| p.before = None);
+            self.end(before);
+        }
+        self.hurry();
+        for retiring in self.retiring.drain(..) {
+            let _ = retiring.end.await;
         }
         self.update(|p| {
             p.id = None;
@@ -242,20 +253,43 @@ impl Keeper {
         self.update(|p| p.before = None);
     }
 
+    /// Only one process at a time takes its leave: another upgrade ends the one of the upgrade before.
     fn retire(&mut self) {
         if let Some(before) = self.predecessor.take() {
             self.update(|p| p.before = None);
-            self.end(before);
+            self.hurry();
+            self.end_within(before, LONGEST_FAREWELL);
         }
     }
 
+    fn hurry(&self) {
+        self.retiring.iter().for_each(|r| r.hurry.notify_one());
+    }
+
     /// Ends it while something else goes on.
-    fn end(&mut self, mut child: Child) {
+    fn end(&mut self, child: Child) {
+        self.end_within(child, Duration::ZERO);
+    }
+
+    /// The same, after it had time to finish what it began.
+    fn end_within(&mut self, mut child: Child, farewell: Duration) {
         let grace = self.grace;
-        self.retiring.retain(|ending| !ending.is_finished());
-        self.retiring.push(tokio::task::spawn_local(async move {
+        let hurry = Rc::new(Notify::new());
+        let hurried = Rc::clone(&hurry);
+        let end = tokio::task::spawn_local(async move {
+            if !farewell.is_zero() {
+                let leader = child_id(&child);
+                kill_group(leader, Signal::QUIT);
+                tokio::select! {
+                    _ = child.wait() => return kill_group(leader, Signal::KILL),
+                    () = sleep(farewell) => {}
+                    () = hurried.notified() => {}
+                }
+            }
             terminate(&mut child, grace).await;
-        }));
+        });
+        self.retiring.retain(|retiring| !retiring.end.is_finished());
+        self.retiring.push(Retiring { end, hurry });
     }
 
     fn running(&self, child: &Child) {
@@ -414,6 +448,32 @@ mod tests {
             assert!(new.is_alive());
             kept.stop().await;
             assert!(!new.is_alive() && !last.is_alive());
+        });
+    }
+
+    #[test]
+    fn one_that_was_taken_over_from_has_time_until_the_next_one_is() {
+        run(async {
+            let (kept, changed) = keep("trap '' QUIT; exec sleep 60");
+            let mut processes = Vec::new();
+            for _ in 0..3 {
+                while kept.process().id.is_none_or(|id| processes.contains(&id)) {
+                    changed.notified().await;
+                }
+                processes.push(kept.process().id.unwrap());
+                kept.retire();
+                kept.succeed();
+            }
+            while kept.process().id.is_none_or(|id| processes.contains(&id)) {
+                changed.notified().await;
+            }
+            kept.retire();
+            while processes[1].is_alive() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(!processes[0].is_alive() && processes[2].is_alive());
+            kept.stop().await;
+            assert!(!processes[2].is_alive());
         });
     }
 

@@ -152,14 +152,14 @@ async fn run_main(bootstrap: Bootstrap, program: &Path) -> Result<(), AgentError
 
     tokio::select! {
         how = envoy.ended() => return Err(AgentError::Ended(how)),
-        () = signals.next() => {}
+        _ = signals.next() => {}
     }
     current.set_draining();
     let limit = Duration::from_millis(bootstrap.drain_timeout_ms.into());
     tracing::info!(?limit, "draining");
     tokio::select! {
         () = envoy.drain(limit) => {}
-        () = signals.next() => tracing::warn!("second signal: closing open connections now"),
+        _ = signals.next() => tracing::warn!("second signal: closing open connections now"),
     }
     envoy.end().await;
     drop(lookups);

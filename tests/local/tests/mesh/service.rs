@@ -4,11 +4,13 @@ use super::replicas::{endpoints, is_ready, replica};
 use rustix::process::Signal;
 use std::fs;
 use std::net::UdpSocket;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tests_local::{Demo, Load, RATING, can_redirect, eventually, pause, signal};
+use tests_local::{
+    Client, Demo, Load, RATING, can_redirect, eventually, free_port, get, pause, signal,
+};
 
 /// Reviews with the ratings that their service asks for.
 const REVIEWS: &str = "/bookinfo-reviews/reviews/a071c269-369c-4f79-be03-6a41f27d6b5f";
@@ -165,4 +167,89 @@ fn an_upgrade_runs_every_new_program_and_loses_no_request_of_a_service_with_one_
 fn an_upgrade_without_privileges_loses_no_request_either() {
     let demo = Demo::start_without_privileges(|text| text);
     upgrade_without_a_loss(&demo, &[]);
+}
+
+/// An application that answers in pieces until a file is there.
+const SLOW: &str = r#"
+import http.server, os, sys, time
+
+class Slow(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while not os.path.exists(sys.argv[2]):
+            self.wfile.write(b"6\r\npiece\n\r\n")
+            time.sleep(0.1)
+        self.wfile.write(b"4\r\nend\n\r\n0\r\n\r\n")
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Slow).serve_forever()
+"#;
+
+/// The demo with that application behind the ingress.
+fn with_slow(text: &str, end: &Path) -> String {
+    let script: String = SLOW.lines().map(|l| format!("        {l}\n")).collect();
+    let (port, end) = (free_port(), end.display());
+    text.replacen("permissiveMode: false", "permissiveMode: true", 1)
+        + &format!(
+            "---\napiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {{name: slow}}\nspec:\n  command:\n    - python3\n    - -c\n    - |\n\
+             {script}    - '{port}'\n    - {end}\n  ports: [{{port: {port}, appProtocol: http}}]\n\
+             ---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: slow}}\nspec:\n  parentRefs: [{{name: ingress}}]\n  \
+             rules:\n    - matches: [{{path: {{type: PathPrefix, value: /slow}}}}]\n      backendRefs: [{{name: slow, port: {port}}}]\n"
+        )
+}
+
+/// Longer than a process has that is stopped, which is killed after 7 s.
+const LONG: Duration = Duration::from_secs(8);
+
+#[test]
+fn an_answer_that_lasts_longer_than_an_upgrade_arrives_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let end = dir.path().join("end");
+    let demo = Demo::start_without_privileges(|text| with_slow(&text, &end));
+    let mut client = Client::connect(demo.ingress);
+    client.send(get("/slow"));
+    let head = client.read_exact(12);
+    assert_eq!(String::from_utf8_lossy(&head), "HTTP/1.1 200");
+    let through = ["gateway.ingress", "slow"];
+    let before = through.map(|p| demo.sidecar(p));
+    let [_, proxy] = install_anew(&demo);
+    let answer = demo.tulle(&["service", "upgrade"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    pause("whatever ends the answer early would have done so", LONG);
+    for name in through {
+        assert!(
+            runs(demo.sidecar(name), &proxy),
+            "{name} is the old program"
+        );
+    }
+    let goes_on = |pid: i32| Path::new(&format!("/proc/{pid}")).exists();
+    assert!(before.iter().all(|pid| goes_on(*pid)), "they serve it");
+    // Others are served by the new ones, whose metrics and health nobody else answers.
+    for _ in 0..20 {
+        demo.await_answer(&format!("/ratings/{RATING}"));
+        let metrics = demo.admin("slow", "/metrics");
+        assert_eq!(metrics.status(), 200);
+    }
+    fs::write(&end, "").unwrap();
+    let mut rest = String::new();
+    while !rest.contains("0\r\n\r\n") {
+        rest.push_str(&String::from_utf8(client.read_exact(1)).unwrap());
+    }
+    assert!(rest.ends_with("end\n\r\n0\r\n\r\n"), "{rest}");
+    eventually("the old processes are gone", || {
+        !before.iter().any(|pid| goes_on(*pid))
+    });
+
+    // A mesh that ends waits for none of them.
+    fs::remove_file(&end).unwrap();
+    client.send(get("/slow"));
+    client.read_exact(12);
+    install_anew(&demo);
+    assert_eq!(demo.tulle(&["service", "upgrade"]).code, 0);
+    assert_eq!(demo.tulle(&["down"]).code, 0);
+    demo.await_nothing_left();
 }
