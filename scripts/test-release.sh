@@ -17,6 +17,7 @@ cd "$(dirname "$0")/.."
 read -ra architectures <<<"$ARCH"
 own=$(scripts/target.sh --own)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+commit=$(git rev-parse --verify HEAD)
 scratch=$(mktemp -d) made=
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -31,6 +32,8 @@ make_in() { # DIRECTORY
     local begun=$SECONDS
     mkdir -p "$(dirname "$1")"
     git clone --quiet --no-hardlinks . "$1"
+    # Somebody may commit meanwhile.
+    git -C "$1" checkout --quiet --detach "$commit"
     # Neither the options and directories of a make that runs this, nor settings of another release.
     env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u RELEASE_ARCH -u CARGO_TARGET_DIR -u OUTPUT -u KEY -u PROFILE -u PROGRAMS -u PAGES -u DOCS \
         make --no-print-directory -C "$1" release ARCH="$ARCH"
@@ -52,9 +55,9 @@ make_twice() {
     make_in "$second"
     RELEASE=$first/build/release
     if diff -r "$RELEASE" "$second/build/release"; then
-        echo "both releases of $(git rev-parse --short=12 HEAD) have the same bytes"
+        echo "both releases of ${commit:0:12} have the same bytes"
     else
-        wrong "two releases of $(git rev-parse --short=12 HEAD) differ; both are in $PLACE"
+        wrong "two releases of ${commit:0:12} differ; both are in $PLACE"
     fi
 }
 
