@@ -130,6 +130,7 @@ check_arch() { # ARCH
     check_programs "$arch" "$place/tarball/bin"
     check_share "${tarball##*/}" "$place/tarball/share" '' site-functions
     check_share "${deb##*/}" "$place/deb/usr/share" .gz vendor-completions
+    [[ -s $place/deb/usr/lib/systemd/system/tulle.service ]] || wrong "${deb##*/} has no unit of systemd"
     diff -r "$place/tarball/bin" "$place/deb/usr/bin" || wrong "$arch: the package has other programs than the tarball"
     (cd "$place/tarball/bin" && stat --format '%n %s' -- *) |
         awk -v arch="$arch" '{ printf "%s%s %.1f MB", (NR > 1 ? ", " : arch ": "), $1, $2 / 1e6 } END { print "" }'
