@@ -145,6 +145,13 @@ class Packaged(Systemd, unittest.TestCase):
         self.has_booted()
         self.serves()
         self.done("after a power cut it serves")
+        manifests.rename(kept)
+        self.machine.run("systemctl", "restart", "tulle")
+        self.serves()
+        kept.rename(manifests)
+        self.done("without the manifests it starts what is stored")
+        self.assertIn("it is the service of a mesh of its own", self.machine.fail(
+            "env", "TULLE_TOKEN=none", "tulle", "service", "join", "--controller", "127.0.0.1:15010", "--ca-fingerprint", "0" * 64, MANIFEST))
         self.leaves_nothing()
         self.assertFalse(self.service()["enabled"])
         self.done("`tulle service uninstall` ends it, and leaves the package what is its own")

@@ -38,6 +38,8 @@ use tulle_net::{memory, moderation, passing, socket, task, thread};
 const TASKS_PER_TURN: u32 = 256;
 
 /// Longest that the end waits for collectors.
+/// How often a process that has time looks whether it still has.
+const PRESSED_LOOK: Duration = Duration::from_secs(1);
 const LAST_EXPORT: Duration = Duration::from_secs(2);
 
 /// Why the proxy could not start.
@@ -257,6 +259,7 @@ async fn run_main(source: &Source, bootstrap: Bootstrap) -> Result<(), StartErro
     };
     current.set_draining();
     if ending == Ending::Succeeded {
+        current.set_succeeded();
         // Half of all questions would come to this process instead of the one that serves.
         answering.iter().for_each(JoinHandle::abort);
     }
@@ -415,9 +418,11 @@ impl Signals {
     /// Waits for a signal.
     pub async fn next(&mut self) -> Ending {
         tokio::select! {
+            // Where both have come, SIGTERM is about what SIGQUIT began.
+            biased;
+            _ = self.quit.recv() => Ending::Succeeded,
             _ = self.terminate.recv() => Ending::Drain,
             _ = self.interrupt.recv() => Ending::Drain,
-            _ = self.quit.recv() => Ending::Succeeded,
         }
     }
 }
@@ -435,6 +440,7 @@ async fn finish(
     let mut end = (ending == Ending::Drain).then(|| until(limit));
     tracing::info!(limit = ?end.map(|_| limit), "draining");
     let mut drained = pin!(async { tokio::join!(drain(workers), listeners.leave()) });
+    let mut pressed = pin!(pressed(&listeners.current));
     loop {
         let over = async move {
             match end {
@@ -451,14 +457,33 @@ async fn finish(
                 tracing::warn!("some connections did not end in time and are cut");
                 return end;
             }
-            _ = signals.next() => match end {
-                None => end = Some(until(limit)),
-                Some(_) => {
+            why = &mut pressed, if end.is_none() => {
+                tracing::warn!(why, ?limit, "what is under way has a limit now");
+                end = Some(until(limit));
+            }
+            ending = signals.next() => match (ending, end) {
+                // It says nothing new.
+                (Ending::Succeeded, _) => {}
+                (Ending::Drain, None) => end = Some(until(limit)),
+                (Ending::Drain, Some(_)) => {
                     tracing::warn!("second signal: closing open connections now");
                     return None;
                 }
             },
         }
+    }
+}
+
+/// Waits until a process from which another has taken over does harm by staying; returns how.
+async fn pressed(current: &Current) -> &'static str {
+    loop {
+        if memory_limit::is_short() {
+            return "memory is short, which both processes share";
+        }
+        if current.refused().configuration.is_some() {
+            return "it refuses newer configuration";
+        }
+        tokio::time::sleep(PRESSED_LOOK).await;
     }
 }
 

@@ -55,11 +55,13 @@ impl Place {
         if let Some(init) = installed.init.or(running) {
             return Ok(place(init));
         }
-        let both = [Init::Systemd, Init::Openrc].map(place);
-        let mut found = both
-            .into_iter()
-            .filter(|p| p.file().exists() || p.packaged().is_some());
-        found.next().ok_or_else(|| {
+        let inits = [Init::Systemd, Init::Openrc];
+        let is_written = |init: &Init| place(*init).file().exists();
+        // A package brings its unit everywhere, also where systemd does not run.
+        let is_packaged = |init: &Init| !here && place(*init).packaged().is_some();
+        let find = |is: &dyn Fn(&Init) -> bool| inits.into_iter().find(|init| is(init));
+        let found = find(&is_written).or_else(|| find(&is_packaged));
+        found.map(place).ok_or_else(|| {
             let looked = match here {
                 true => "neither systemd nor OpenRC runs here (/run/systemd/system, /run/openrc)",
                 false => "nobody can see which one starts this file system",

@@ -128,13 +128,19 @@ fn put(
     must_be_root(here, &file)?;
     let before = may_replace(&file, args.force)?;
     let same = before.as_deref() == Some(&*text);
-    if before.is_some_and(|before| joins(&before) != joins(&text)) && !args.force {
+    let packaged = place.packaged().filter(|_| place.is_enabled());
+    let (other, is_other) = match (before, packaged) {
+        (Some(before), _) => (file.clone(), joins(&before) != joins(&text)),
+        (None, Some(unit)) => (unit, joins(&text)),
+        (None, None) => (file.clone(), false),
+    };
+    if is_other && !args.force {
         let is = if joins(&text) {
             "a mesh of its own"
         } else {
             "a host that joins"
         };
-        return Err(Failure::new(format!("{} is left as it is", file.display()))
+        return Err(Failure::new(format!("{} is left as it is", other.display()))
             .because(format!("it is the service of {is}"))
             .fix("`tulle service uninstall` first, give this one another --name, or replace that one with --force"));
     }

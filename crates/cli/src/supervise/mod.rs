@@ -426,10 +426,9 @@ impl Supervisor {
             supervisor: ProcessId::current(),
             janitor: state::Process {
                 id: self.janitor.id,
-                before: None,
                 phase: ProcessPhase::Running,
                 restarts: self.janitor.restarts,
-                last_exit: None,
+                ..state::Process::default()
             },
             node: context.node.clone(),
             mode: context.mode,

@@ -256,7 +256,7 @@ impl Keeper {
     /// Only one process at a time takes its leave: another upgrade ends the one of the upgrade before.
     fn retire(&mut self) {
         if let Some(before) = self.predecessor.take() {
-            self.update(|p| p.before = None);
+            self.update(|p| p.leaving.extend(p.before.take()));
             self.hurry();
             self.end_within(before, LONGEST_FAREWELL);
         }
@@ -276,17 +276,24 @@ impl Keeper {
         let grace = self.grace;
         let hurry = Rc::new(Notify::new());
         let hurried = Rc::clone(&hurry);
+        let (process, changed) = (Rc::clone(&self.process), Rc::clone(&self.changed));
         let end = tokio::task::spawn_local(async move {
-            if !farewell.is_zero() {
-                let leader = child_id(&child);
+            let leader = child_id(&child);
+            // One of another version may know no more than SIGTERM.
+            if !farewell.is_zero() && leader.is_some_and(|pid| survives(pid, Signal::QUIT)) {
                 kill_group(leader, Signal::QUIT);
                 tokio::select! {
-                    _ = child.wait() => return kill_group(leader, Signal::KILL),
+                    _ = child.wait() => kill_group(leader, Signal::KILL),
                     () = sleep(farewell) => {}
                     () = hurried.notified() => {}
                 }
             }
-            terminate(&mut child, grace).await;
+            if child.id().is_some() {
+                terminate(&mut child, grace).await;
+            }
+            let pid = leader.map(Pid::as_raw_pid);
+            process.borrow_mut().leaving.retain(|p| Some(p.pid) != pid);
+            changed.notify_one();
         });
         self.retiring.retain(|retiring| !retiring.end.is_finished());
         self.retiring.push(Retiring { end, hurry });
@@ -361,6 +368,18 @@ fn kill_group(leader: Option<Pid>, signal: Signal) {
         // Nobody left in the group: nothing to do.
         let _ = rustix::process::kill_process_group(leader, signal);
     }
+}
+
+/// Whether a process does something else at a signal than to end at once.
+fn survives(pid: Pid, signal: Signal) -> bool {
+    let file = format!("/proc/{}/status", pid.as_raw_pid());
+    let status = std::fs::read_to_string(file).unwrap_or_default();
+    let bit = 1 << (signal.as_raw() - 1);
+    ["SigCgt:", "SigIgn:"].iter().any(|name| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & bit != 0)
+    })
 }
 
 /// SIGTERM to the group, a grace, then SIGKILL to what is left of it.
@@ -472,8 +491,39 @@ mod tests {
                 sleep(Duration::from_millis(5)).await;
             }
             assert!(!processes[0].is_alive() && processes[2].is_alive());
+            while kept.process().leaving != [processes[2]] {
+                changed.notified().await;
+            }
             kept.stop().await;
             assert!(!processes[2].is_alive());
+        });
+    }
+
+    #[test]
+    fn one_that_knows_no_farewell_is_ended_as_any_other() {
+        run(async {
+            let (kept, changed) =
+                keep("trap 'sleep 0.1; echo done; exit' TERM; while :; do sleep 0.01; done");
+            while kept.process().id.is_none() {
+                changed.notified().await;
+            }
+            let old = kept.process().id.unwrap();
+            let pid = Pid::from_raw(old.pid).unwrap();
+            while !survives(pid, Signal::TERM) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(!survives(pid, Signal::QUIT));
+            kept.succeed();
+            while kept.process().id.is_none_or(|id| id == old) {
+                changed.notified().await;
+            }
+            let begun = Instant::now();
+            kept.retire();
+            while old.is_alive() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(begun.elapsed() >= Duration::from_millis(100), "it finished");
+            kept.stop().await;
         });
     }
 

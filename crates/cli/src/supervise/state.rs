@@ -60,6 +60,9 @@ pub(crate) struct Process {
     /// The one before, which goes on until this one has taken over.
     #[serde(default)]
     pub(crate) before: Option<ProcessId>,
+    /// Those before, from which this one has taken over, while they finish what they began.
+    #[serde(default)]
+    pub(crate) leaving: Vec<ProcessId>,
     /// The phase of its life.
     pub(crate) phase: ProcessPhase,
     /// How often it was started again.
@@ -181,7 +184,7 @@ impl RunState {
         apps.chain(sidecars)
             .chain(gateways)
             .chain([&self.controller])
-            .flat_map(|p| p.id.into_iter().chain(p.before))
+            .flat_map(|p| p.id.into_iter().chain(p.before).chain(p.leaving.clone()))
             .collect()
     }
 

@@ -122,8 +122,10 @@ impl RunningWorkload {
             return;
         };
         let ready = sidecar.process.id.filter(|_| sidecar.ready);
-        // Until the present one has taken over, the one before serves.
-        for id in ready.into_iter().chain(sidecar.process.before) {
+        // Until the present one has taken over, the one before serves; then it finishes what it began.
+        let process = &sidecar.process;
+        let others = process.before.iter().chain(&process.leaving);
+        for id in ready.iter().chain(others) {
             id.signal(Signal::USR1);
         }
     }

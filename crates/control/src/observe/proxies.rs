@@ -25,10 +25,11 @@ impl Observer {
         let reporting = self.state.reports.proxies().into_iter();
         let reporting: HashMap<String, Arc<Proxy>> = reporting.map(|p| (p.id.clone(), p)).collect();
         let streams = self.state.hub.streams();
-        let rows = streams.iter().map(|stream| row(stream, &reporting, &nodes));
+        // The last one first: one that is not known to be dead, or finishes what it began, may be there beside its successor.
+        let streams = streams.iter().rev();
+        let rows = streams.map(|stream| row(stream, &reporting, &nodes));
         let mut rows: Vec<ProxyRow> = rows.collect();
         rows.sort_by(|a, b| a.id.cmp(&b.id));
-        // A stream that is not known to be dead may be there beside its successor.
         rows.dedup_by(|a, b| a.id == b.id && a.reporting);
         rows
     }

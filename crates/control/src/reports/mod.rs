@@ -165,11 +165,7 @@ impl Reports {
             return Err("too many proxies report");
         }
         *siblings += usize::from(is_new);
-        // A process that takes its leave may connect anew after the one that has taken over.
-        let known = registry.by_id.get(&proxy.id);
-        if known.is_none_or(|known| known.started_at <= proxy.started_at) {
-            registry.by_id.insert(proxy.id.clone(), proxy.clone());
-        }
+        registry.by_id.insert(proxy.id.clone(), proxy.clone());
         drop(proxies);
         self.taps.joined(&proxy);
         Ok(proxy)

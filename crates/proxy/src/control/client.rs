@@ -161,6 +161,10 @@ pub trait Sink: Send + 'static {
     fn in_force(&self, _told: &Resource) -> Option<Resource> {
         None
     }
+    /// Whether another process has taken over, whose files are those of this one.
+    fn is_succeeded(&self) -> bool {
+        false
+    }
     /// Notes whether the newest update is in force; shown to operators.
     fn note_configuration(&self, result: Result<(), &str>);
     /// Services to subscribe to, beside those of the listeners.
@@ -786,6 +790,7 @@ impl<S: Sink> ControlClient<S> {
     /// Writes the identity to its cache, for a restart.
     fn keep_identity(&self, enrolled: &Enrolled) {
         if let Some(path) = &self.control.identity_cache
+            && !self.publisher.is_succeeded()
             && let Err(error) = write_cache(path, enrolled.to_cache())
         {
             tracing::warn!(path = %path.display(), %error, "cannot keep the identity for a restart");
@@ -1192,6 +1197,9 @@ impl<S: Sink> ControlClient<S> {
         let Some(path) = &self.control.snapshot else {
             return;
         };
+        if self.publisher.is_succeeded() {
+            return;
+        }
         let held = self.held.iter().map(|(name, (version, told))| {
             let saved = match self.publisher.in_force(told) {
                 // No version: the controller sends this resource again.

@@ -24,6 +24,7 @@ struct State {
     refused: RefusedChange,
     taking_over: bool,
     draining: bool,
+    succeeded: bool,
 }
 
 /// Why the newest change is not in force; empty when it is.
@@ -99,6 +100,18 @@ impl Current {
     pub fn set_draining(&self) {
         self.state().draining = true;
     }
+
+    /// Whether another process has taken over: what both would write or tell is that one's from then on.
+    pub fn is_succeeded(&self) -> bool {
+        self.state().succeeded
+    }
+
+    /// Notes that another process has taken over.
+    pub fn set_succeeded(&self) {
+        let mut state = self.state();
+        state.succeeded = true;
+        state.changed.notify_waiters();
+    }
 }
 
 /// Changes the configuration.
@@ -123,6 +136,7 @@ impl Publisher {
             refused: RefusedChange::default(),
             taking_over: false,
             draining: false,
+            succeeded: false,
         })));
         Self {
             snapshot,
@@ -360,6 +374,10 @@ impl Sink for Publisher {
 
     fn in_force(&self, told: &Resource) -> Option<Resource> {
         self.in_force(told)
+    }
+
+    fn is_succeeded(&self) -> bool {
+        self.current.is_succeeded()
     }
 
     fn note_configuration(&self, result: Result<(), &str>) {

@@ -18,7 +18,7 @@ use tulle_model::samples::{self, MetricSample};
 /// Makes the page of all metrics.
 pub(crate) type Page = Box<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
-/// Sends the metrics as often as the Mesh says, and once more at the end.
+/// Sends the metrics as often as the Mesh says, and once more at the end or when another process has taken over.
 pub(super) async fn run(
     current: Current,
     instance: String,
@@ -37,6 +37,8 @@ pub(super) async fn run(
         let due = last + interval.unwrap_or_default();
         let ended = tokio::select! {
             _ = end.wait_for(|end| *end) => true,
+            // That one counts under the same name.
+            () = std::future::ready(()), if current.is_succeeded() => true,
             // Settings may be others now.
             () = changed => continue,
             () = sleep_until(due), if interval.is_some() => false,
