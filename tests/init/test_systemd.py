@@ -1,5 +1,6 @@
 """A mesh as a service of a machine with systemd."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -8,7 +9,7 @@ import tempfile
 import unittest
 
 from machine import ROOT, wait_for
-from story import MANIFEST, PROGRAMS, Story
+from story import MANIFEST, OF_HOST, PROGRAMS, Story
 
 SYSTEMD = pathlib.Path("/lib/systemd/systemd")
 UNITS = pathlib.Path("/usr/lib/systemd/system")
@@ -150,8 +151,11 @@ class Packaged(Systemd, unittest.TestCase):
         self.serves()
         kept.rename(manifests)
         self.done("without the manifests it starts what is stored")
-        self.assertIn("it is the service of a mesh of its own", self.machine.fail(
-            "env", "TULLE_TOKEN=none", "tulle", "service", "join", "--controller", "127.0.0.1:15010", "--ca-fingerprint", "0" * 64, MANIFEST))
+        self.write(OF_HOST, "/etc/tulle/workloads.yaml")
+        made = json.loads(self.tulle("token", "create", "node/edge", "-o", "json"))
+        refused = self.machine.fail("env", f"TULLE_TOKEN={made['token']}", "tulle", "service", "join", "--controller", made["controller"],
+                                    "--ca-fingerprint", made["ca_fingerprint"], "/etc/tulle/workloads.yaml")
+        self.assertIn("tulle.service is left as it is", refused)
         self.leaves_nothing()
         self.assertFalse(self.service()["enabled"])
         self.done("`tulle service uninstall` ends it, and leaves the package what is its own")

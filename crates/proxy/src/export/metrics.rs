@@ -37,7 +37,7 @@ pub(super) async fn run(
         let due = last + interval.unwrap_or_default();
         let ended = tokio::select! {
             _ = end.wait_for(|end| *end) => true,
-            // That one counts under the same name.
+            // The process that has taken over counts under the same name.
             () = std::future::ready(()), if current.is_succeeded() => true,
             // Settings may be others now.
             () = changed => continue,
