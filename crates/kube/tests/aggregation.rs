@@ -1,5 +1,5 @@
 //! SMI's metrics API over real sockets: other clients of its port cannot keep the API server's front proxy out.
-//! `tests/kube/tests/metrics.rs` asks it through a real API server; here one only says who its front proxy is.
+//! `tests/kube/tests/smi_metrics.rs` asks it through a real API server; here one only says who its front proxy is.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../control/tests/common/alone.rs"]

@@ -7,9 +7,10 @@ mod anyone;
 pub use anyone::{AcceptAnyone, client_config};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension,
-    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose, RevocationReason, RevokedCertParams, SanType, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams,
+    CrlIssuingDistributionPoint, CustomExtension, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevocationReason,
+    RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -158,6 +159,7 @@ impl TestCa {
         let serials = serials.iter().map(|serial| serial_number(serial.as_ref()));
         self.list(
             serials.collect(),
+            None,
             SystemTime::now() + Duration::from_secs(3600),
         )
     }
@@ -172,10 +174,24 @@ impl TestCa {
             let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
             SerialNumber::from(parsed.raw_serial().to_vec())
         });
-        self.list(serials.collect(), next_update)
+        self.list(serials.collect(), None, next_update)
     }
 
-    fn list(&self, revoked: Vec<SerialNumber>, next_update: SystemTime) -> String {
+    /// Returns a list without certificates that says which part of all it is.
+    pub fn part_of_a_revocation_list(
+        &self,
+        part: CrlIssuingDistributionPoint,
+        next_update: SystemTime,
+    ) -> String {
+        self.list(Vec::new(), Some(part), next_update)
+    }
+
+    fn list(
+        &self,
+        revoked: Vec<SerialNumber>,
+        part: Option<CrlIssuingDistributionPoint>,
+        next_update: SystemTime,
+    ) -> String {
         let now = SystemTime::now() - Duration::from_secs(3600);
         let entries = revoked.into_iter().map(|serial_number| RevokedCertParams {
             serial_number,
@@ -187,7 +203,7 @@ impl TestCa {
             this_update: now.into(),
             next_update: next_update.into(),
             crl_number: SerialNumber::from(1),
-            issuing_distribution_point: None,
+            issuing_distribution_point: part,
             revoked_certs: entries.collect(),
             key_identifier_method: KeyIdMethod::Sha256,
         };

@@ -280,7 +280,7 @@ impl Keeper {
         let end = tokio::task::spawn_local(async move {
             let leader = child_id(&child);
             // One of another version may know no more than SIGTERM.
-            if !farewell.is_zero() && leader.is_some_and(|pid| survives(pid, Signal::QUIT)) {
+            if !farewell.is_zero() && leader.is_some_and(|pid| catches(pid, Signal::QUIT)) {
                 kill_group(leader, Signal::QUIT);
                 tokio::select! {
                     _ = child.wait() => kill_group(leader, Signal::KILL),
@@ -370,16 +370,14 @@ fn kill_group(leader: Option<Pid>, signal: Signal) {
     }
 }
 
-/// Whether a process does something else at a signal than to end at once.
-fn survives(pid: Pid, signal: Signal) -> bool {
+/// Whether a process does something of its own at a signal: neither ends at once nor passes it over, as whoever a shell's `&` has
+/// started does with SIGQUIT.
+fn catches(pid: Pid, signal: Signal) -> bool {
     let file = format!("/proc/{}/status", pid.as_raw_pid());
     let status = std::fs::read_to_string(file).unwrap_or_default();
-    let bit = 1 << (signal.as_raw() - 1);
-    ["SigCgt:", "SigIgn:"].iter().any(|name| {
-        let mask = status.lines().find_map(|line| line.strip_prefix(name));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        mask.is_some_and(|mask| mask & bit != 0)
-    })
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0)
 }
 
 /// SIGTERM to the group, a grace, then SIGKILL to what is left of it.
@@ -402,9 +400,10 @@ mod tests {
         let changed = Rc::new(Notify::new());
         let make: Make = Box::new(move |starts| {
             Box::pin(async move {
-                let mut command = Command::new("sh");
+                // A shell cannot catch what it was started to pass over.
+                let mut command = Command::new("env");
                 command
-                    .args(["-c", script])
+                    .args(["--default-signal=QUIT", "sh", "-c", script])
                     .env("STARTS", starts.to_string());
                 Ok(command)
             })
@@ -473,13 +472,17 @@ mod tests {
     #[test]
     fn one_that_was_taken_over_from_has_time_until_the_next_one_is() {
         run(async {
-            let (kept, changed) = keep("trap '' QUIT; exec sleep 60");
+            let (kept, changed) = keep("trap : QUIT; while :; do sleep 0.05; done");
             let mut processes = Vec::new();
             for _ in 0..3 {
                 while kept.process().id.is_none_or(|id| processes.contains(&id)) {
                     changed.notified().await;
                 }
-                processes.push(kept.process().id.unwrap());
+                let id = kept.process().id.unwrap();
+                processes.push(id);
+                while !catches(Pid::from_raw(id.pid).unwrap(), Signal::QUIT) {
+                    sleep(Duration::from_millis(5)).await;
+                }
                 kept.retire();
                 kept.succeed();
             }
@@ -509,10 +512,10 @@ mod tests {
             }
             let old = kept.process().id.unwrap();
             let pid = Pid::from_raw(old.pid).unwrap();
-            while !survives(pid, Signal::TERM) {
+            while !catches(pid, Signal::TERM) {
                 sleep(Duration::from_millis(5)).await;
             }
-            assert!(!survives(pid, Signal::QUIT));
+            assert!(!catches(pid, Signal::QUIT));
             kept.succeed();
             while kept.process().id.is_none_or(|id| id == old) {
                 changed.notified().await;

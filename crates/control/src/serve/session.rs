@@ -2,7 +2,7 @@
 //! stream's task feeds it.
 //!
 //! One update is in flight at a time. Changes in the meantime are collected by name, so a slow proxy gets
-//! the newest state in one update and the controller keeps nothing per change. A refused update of
+//! the newest state in one update and the controller keeps nothing per change.
 //! A resource that the proxy has in the version before comes as a patch of it. A refused update of
 //! several resources, or of patches, is sent again one by one and whole, so that one bad resource does not hold up the others; a
 //! resource refused alone is not sent again until it changes.

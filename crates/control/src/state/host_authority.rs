@@ -140,7 +140,7 @@ impl MeshState {
     pub(crate) fn authority_is_due(&self, host: &str, generation: u64) -> Result<bool, Refused> {
         let index = self.index();
         let own = self.own_identities(index.inputs(), host)?;
-        if own.is_empty() || own.len() > MAX_IDENTITIES {
+        if own.is_empty() || has_too_many(host, &own) {
             return Ok(generation != 0);
         }
         let authorities = self.authorities.lock();
@@ -167,12 +167,7 @@ impl MeshState {
         let Some(lifetime) = lifetime.filter(|_| !own.is_empty()) else {
             return Ok(None);
         };
-        if own.len() > MAX_IDENTITIES {
-            tracing::warn!(
-                host = name,
-                identities = own.len(),
-                "the host gets no authority: it has more than {MAX_IDENTITIES} identities"
-            );
+        if has_too_many(name, &own) {
             return Ok(None);
         }
         let known = {
@@ -320,4 +315,17 @@ impl MeshState {
         let ended: BTreeMap<_, _> = ended.collect();
         (ended != inputs.revoked_hosts).then(|| Edit::RevokedHosts(ended))
     }
+}
+/// Whether a host has more identities than an authority may have. Logs it: such a host has none when it is cut off.
+fn has_too_many(host: &str, own: &BTreeSet<SpiffeId>) -> bool {
+    let identities = own.len();
+    let many = identities > MAX_IDENTITIES;
+    if many {
+        tracing::warn!(
+            host,
+            identities,
+            "the host gets no authority: it has more than {MAX_IDENTITIES} identities"
+        );
+    }
+    many
 }

@@ -192,7 +192,7 @@ impl CertManager {
         match self.seen() {
             seen if seen.is_empty() => Err(
                 "the issuer does not say what its certificates come from (status.ca is empty): give \
-                 the roots at installation (--issuer-roots)"
+                 the roots at installation (--issuer-ca)"
                     .into(),
             ),
             seen => Ok(seen),

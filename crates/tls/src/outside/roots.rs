@@ -4,6 +4,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
 use std::sync::Arc;
+use x509_parser::oid_registry::OID_X509_EXT_ISSUER_DISTRIBUTION_POINT;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use super::OutsideError;
@@ -35,12 +36,57 @@ impl Roots {
                 return Err(bad(format!("there are more than {MAX_LISTS}")));
             }
             let list = list.map_err(|e| bad(e.to_string()))?;
-            CertificateRevocationList::from_der(&list).map_err(|e| bad(e.to_string()))?;
+            let (_, parsed) =
+                CertificateRevocationList::from_der(&list).map_err(|e| bad(e.to_string()))?;
+            if is_partial(&parsed) {
+                let why = "it has an issuing distribution point (RFC 5280 5.2.5), so certificates of another part would pass";
+                return Err(bad(why.into()));
+            }
             lists.push(list);
         }
         Ok(Self {
             store: bundle.store(),
             lists,
         })
+    }
+}
+
+/// Whether a list says that it has only some of its authority's certificates (RFC 5280 5.2.5). One of a certificate that belongs
+/// to another part has no status then, as one of an authority without a list.
+fn is_partial(list: &CertificateRevocationList<'_>) -> bool {
+    let mut extensions = list.extensions().iter();
+    extensions.any(|extension| extension.oid == OID_X509_EXT_ISSUER_DISTRIBUTION_POINT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCa;
+    use rcgen::{CrlDistributionPoint, CrlIssuingDistributionPoint, CrlScope};
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn a_list_of_a_part_is_refused() {
+        let ca = TestCa::new("outside");
+        let client = ca.issue("spiffe://outside/svc/a");
+        let later = SystemTime::now() + Duration::from_secs(3600);
+        let roots = |list: &str| Roots::from_pem(&format!("{}{list}", ca.pem()));
+        let whole = ca.revocation_list_until(&[&client.chain[0]], later);
+        assert_eq!(roots(&whole).unwrap().lists.len(), 1);
+        for scope in [
+            None,
+            Some(CrlScope::UserCertsOnly),
+            Some(CrlScope::CaCertsOnly),
+        ] {
+            let part = CrlIssuingDistributionPoint {
+                distribution_point: CrlDistributionPoint {
+                    uris: vec!["http://outside.test/a.crl".into()],
+                },
+                scope,
+            };
+            let part = ca.part_of_a_revocation_list(part, later);
+            let refused = roots(&(whole.clone() + &part)).err().unwrap().to_string();
+            assert!(refused.contains("issuing distribution point"), "{refused}");
+        }
     }
 }
