@@ -167,14 +167,15 @@ pub(super) fn take_all(whole: &mut Value, field: &str, domain: &str) -> Vec<Stri
     theirs
 }
 
-/// Puts ours in; of two about the same one that says no counts.
+/// Puts ours in; of two about the same one that says no counts, be it a label or an annotation.
 fn put(metadata: &mut Value, field: &str, name: &str, value: String) {
+    let mut places = ["labels", "annotations"].into_iter();
+    if places.any(|place| metadata[place][name] == "disabled") {
+        return;
+    }
     let fields = metadata.as_object_mut();
     let map = fields.map(|f| f.entry(field).or_insert_with(|| Map::new().into()));
-    let Some(Value::Object(map)) = map else {
-        return;
-    };
-    if map.get(name).and_then(Value::as_str) != Some("disabled") {
+    if let Some(Value::Object(map)) = map {
         map.insert(name.to_owned(), value.into());
     }
 }
@@ -189,15 +190,11 @@ pub(super) fn osm(_: &str, name: &str, value: &str, is_namespace: bool) -> Ours 
     let Some(name) = own(name) else {
         return Ours::NotTheirs;
     };
-    let inject = if is_namespace {
-        "labels"
-    } else {
-        "annotations"
-    };
     let (field, name, value) = match name {
         "monitored-by" if is_namespace => ("labels", INJECT, "enabled"),
         "ignore" if is_namespace => ("labels", INJECT, "disabled"),
-        "sidecar-injection" => (inject, INJECT, switch(value)),
+        // The webhook chooses namespaces and pods by labels alone.
+        "sidecar-injection" => ("labels", INJECT, switch(value)),
         "metrics" if is_namespace => ("labels", "tulle.dev/metrics", switch(value)),
         "outbound-port-exclusion-list" => ("annotations", EXCLUDE_OUTBOUND, value),
         "inbound-port-exclusion-list" => ("annotations", EXCLUDE_INBOUND, value),

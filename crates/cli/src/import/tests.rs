@@ -3,6 +3,7 @@ use super::*;
 use serde_json::json;
 use tulle_model::manifest::parse;
 
+mod injection;
 mod no_wider;
 mod odd_values;
 

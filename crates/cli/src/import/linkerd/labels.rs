@@ -28,8 +28,8 @@ pub(super) fn translate(field: &str, name: &str, value: &str, is_namespace: bool
         (INJECT, _) => "disabled",
         _ => value,
     };
-    // A namespace has it as a label.
-    let field = if is_namespace {
+    // The webhook chooses namespaces and pods by labels alone.
+    let field = if ours == INJECT {
         "labels"
     } else {
         "annotations"
