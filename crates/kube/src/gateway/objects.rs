@@ -96,13 +96,17 @@ impl GatewayParameters {
                 "{other} has no effect on an egress gateway: remove it"
             ));
         }
+        // Values of the installation for sidecars are none for gateways: a CPU limit that suits a sidecar may
+        // be below a gateway's request, and the API server refuses such a Deployment.
         let defaults = Settings {
             resources: Resources {
                 cpu_request: "100m".into(),
+                cpu_limit: String::new(),
                 memory_request: "32Mi".into(),
                 memory_limit: "512Mi".into(),
-                ..settings.resources.clone()
             },
+            log_level: "info".into(),
+            workers: 0,
             ..settings.clone()
         };
         let pod = json!({ "metadata": { "annotations": of_proxies } });

@@ -172,6 +172,31 @@ fn what_a_gateway_runs_as() {
     assert_eq!(told.spec.listeners.len(), 3);
 }
 
+#[test]
+fn values_for_sidecars_are_none_for_gateways() {
+    let mut settings = settings();
+    settings.resources.cpu_request = "5m".into();
+    settings.resources.cpu_limit = "50m".into();
+    settings.resources.memory_limit = "16Mi".into();
+    settings.log_level = "debug".into();
+    settings.workers = 7;
+    let World { view, own } = world(json!({
+        "listeners": [{ "name": "a", "port": 80, "protocol": "HTTP" }],
+    }));
+    let plan = plan(&view, &own, &settings, true, SystemTime::UNIX_EPOCH);
+    let deployment = &plan[&Key::new("infra", "edge")].objects[2];
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let expected = json!({
+        "requests": { "cpu": "100m", "memory": "32Mi" }, "limits": { "memory": "512Mi" },
+    });
+    assert_eq!(container["resources"], expected);
+    let env = container["env"].as_array().unwrap();
+    let names: Vec<&Value> = env.iter().map(|e| &e["name"]).collect();
+    assert_eq!(names, ["POD_NAME", "TULLE_CONFIG"]);
+    let config: Value = serde_json::from_str(env[1]["value"].as_str().unwrap()).unwrap();
+    assert_eq!(config["workers"], 0);
+}
+
 /// All objects can be created, and none belongs to another gateway.
 #[test]
 fn names_that_no_service_can_have() {
