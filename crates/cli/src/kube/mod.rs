@@ -8,6 +8,7 @@ pub(crate) mod controller;
 mod dashboard;
 mod fault;
 mod fix;
+mod gateway_classes;
 mod harden;
 mod identity;
 mod images;

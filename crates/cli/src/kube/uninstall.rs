@@ -2,6 +2,7 @@
 //! nothing is made again and nothing else of the cluster is held up.
 
 use super::cluster::Cluster;
+use super::gateway_classes;
 use super::workloads::{self, text};
 use crate::args::cluster::Uninstall;
 use crate::failure::{Failure, OrFail, Result};
@@ -10,7 +11,6 @@ use crate::proxies::Meshed;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use tulle_kube::gateway::CLASSES;
 use tulle_kube::names::{CNI, CONTROLLER, LEASE, TRUST_BUNDLE};
 use tulle_kube::root::SECRET;
 
@@ -210,7 +210,9 @@ async fn unserved(cluster: &Cluster) -> Result<()> {
         "conditions": [condition("Accepted"), condition("Programmed")], "listeners": [], "addresses": [],
     } });
     let mut gateways = cluster.list(kind).await?;
-    gateways.retain(|gateway| CLASSES.contains(&text(gateway, "/spec/gatewayClassName")));
+    let classes = "/apis/gateway.networking.k8s.io/v1/gatewayclasses";
+    let classes = cluster.list(classes).await?;
+    gateways.retain(|gateway| gateway_classes::was_served(gateway, &classes));
     for path in paths(kind, &gateways) {
         cluster.patch(&format!("{path}/status"), &status).await?;
         line(&format!(

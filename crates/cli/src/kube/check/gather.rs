@@ -213,9 +213,9 @@ impl Facts {
                 continue;
             };
             let api = format!("/apis/{version}");
-            // These are in no namespace, and say which Ingresses somebody serves.
+            // These are in no namespace, and say who serves Gateways and Ingresses.
             let path = match kind.kind {
-                "IngressClass" => format!("{api}/{}", kind.plural),
+                "GatewayClass" | "IngressClass" => format!("{api}/{}", kind.plural),
                 _ => within(kind.plural, &api),
             };
             let found = cluster.list(&path).await?;

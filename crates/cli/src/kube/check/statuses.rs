@@ -2,15 +2,20 @@
 
 use super::gather::Facts;
 use super::{Outcome, Report};
+use crate::kube::gateway_classes;
 use crate::kube::workloads::{items, text};
 use serde_json::Value;
-use tulle_kube::gateway::{CLASSES, NOT_PERMITTED};
+use tulle_kube::gateway::NOT_PERMITTED;
 use tulle_kube::names::CONTROLLER_NAME;
 
 pub(super) fn check(facts: &Facts, report: &mut Report) {
     let (mut not_in_force, mut dangling) = (Vec::new(), Vec::new());
+    let classes = facts.objects.iter();
+    let classes =
+        classes.filter(|o| text(o, "/kind") == "GatewayClass" && gateway_classes::is_own(o));
+    let classes: Vec<&str> = classes.map(|c| text(c, "/metadata/name")).collect();
     for object in &facts.objects {
-        for (who, condition) in conditions(object) {
+        for (who, condition) in conditions(object, &classes) {
             let told = format!(
                 "{who}: {}: {}",
                 text(condition, "/reason"),
@@ -27,14 +32,20 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
 }
 
 /// Returns the bad conditions in the status of an object, of each of its parents and of each of its
-/// listeners.
-fn conditions(object: &Value) -> Vec<(String, &Value)> {
+/// listeners. `classes`: those whose Gateways the mesh serves.
+fn conditions<'a>(object: &'a Value, classes: &[&str]) -> Vec<(String, &'a Value)> {
     let (kind, metadata) = (text(object, "/kind"), &object["metadata"]);
     let name = match text(metadata, "/namespace") {
         "" => format!("{kind} {}", text(metadata, "/name")),
         namespace => format!("{kind} {namespace}/{}", text(metadata, "/name")),
     };
-    if kind == "Gateway" && !CLASSES.contains(&text(object, "/spec/gatewayClassName")) {
+    let class = match kind {
+        "GatewayClass" => Some(text(metadata, "/name")),
+        "Gateway" => Some(text(object, "/spec/gatewayClassName")),
+        _ => None,
+    };
+    // Another controller's are its own matter.
+    if class.is_some_and(|class| !classes.contains(&class)) {
         return Vec::new();
     }
     let status = &object["status"];
@@ -92,12 +103,26 @@ mod tests {
             condition("ResolvedRefs", "False", "InvalidCertificateRef"),
             condition("Programmed", "False", "Invalid"),
         ] });
-        let mut other = named(
-            "Gateway",
-            json!({ "conditions": [condition("Accepted", "False", "Invalid")] }),
-        );
-        other["spec"]["gatewayClassName"] = "nginx".into();
+        let class = |name: &str, controller: &str| {
+            json!({
+                "kind": "GatewayClass", "metadata": { "name": name },
+                "spec": { "controllerName": controller },
+                "status": { "conditions": [condition("Accepted", "False", "InvalidParameters")] },
+            })
+        };
+        let of_class = |class: &str| {
+            let status = json!({ "conditions": [condition("Accepted", "False", "Invalid")] });
+            let mut gateway = named("Gateway", status);
+            gateway["metadata"]["name"] = class.into();
+            gateway["spec"]["gatewayClassName"] = class.into();
+            gateway
+        };
+        let mut good = class("tulle", CONTROLLER_NAME);
+        good["status"] = json!({ "conditions": [condition("Accepted", "True", "Accepted")] });
         let objects = vec![
+            good,
+            class("edge", CONTROLLER_NAME),
+            class("nginx", "other/controller"),
             named(
                 "RateLimit",
                 json!({ "conditions": [
@@ -114,7 +139,8 @@ mod tests {
                 "Gateway",
                 json!({ "conditions": [condition("Accepted", "False", NOT_PERMITTED)] }),
             ),
-            other,
+            of_class("edge"),
+            of_class("nginx"),
         ];
         let facts = Facts {
             objects,
@@ -123,8 +149,10 @@ mod tests {
         let wrong = Report::wrong(|report| check(&facts, report));
         let found: Vec<_> = wrong.iter().map(|f| (f.id, f.finding.as_str())).collect();
         let expected = [
+            ("TK093", "GatewayClass edge: InvalidParameters: why"),
             ("TK093", "RateLimit shop/a: Invalid: why"),
             ("TK093", "HTTPRoute shop/a at edge: NoMatchingParent: why"),
+            ("TK093", "Gateway shop/edge: Invalid: why"),
             (
                 "TK094",
                 "Gateway shop/a, listener https: InvalidCertificateRef: why",
