@@ -2,7 +2,7 @@
 
 use crate::Untranslatable;
 use std::collections::BTreeMap;
-use tulle_model::bootstrap::Bootstrap;
+use tulle_model::bootstrap::{Bootstrap, ListenerKind};
 use tulle_model::resource::{
     Backend, Balancer, Inbound, InboundPort, MeshSettings, PolicyMatch, PolicyRule, Revoked, Route,
     RouteMatch, RouteRule, Service, ServicePort, Traffic,
@@ -15,7 +15,8 @@ use tulle_model::resource::{
 pub(crate) fn check(bootstrap: &Bootstrap) -> Result<(), Untranslatable> {
     mesh(&bootstrap.mesh)?;
     bootstrap.services.iter().try_for_each(service)?;
-    bootstrap.inbound.iter().try_for_each(inbound)
+    bootstrap.inbound.iter().try_for_each(inbound)?;
+    egress(bootstrap)
 }
 
 fn require(holds: bool, object: &str, what: &'static str) -> Result<(), Untranslatable> {
@@ -28,6 +29,8 @@ fn require(holds: bool, object: &str, what: &'static str) -> Result<(), Untransl
     })
 }
 
+/// Settings that change nothing about traffic have no effect, and docs/envoy.md names them:
+/// `access_log_lines`, `metrics` and `economy_us`.
 fn mesh(mesh: &MeshSettings) -> Result<(), Untranslatable> {
     require(mesh.max_connections == 0, "Mesh", "maxConnections")?;
     require(mesh.tracing.is_none(), "Mesh", "tracing")?;
@@ -140,6 +143,20 @@ fn inbound(inbound: &Inbound) -> Result<(), Untranslatable> {
         }
     }
     Ok(())
+}
+
+/// Refuses rules that decide about this workload's connections: of others' it sees none, and without
+/// an outbound listener nothing leaves the mesh here.
+fn egress(bootstrap: &Bootstrap) -> Result<(), Untranslatable> {
+    let mut listeners = bootstrap.listeners.iter();
+    if !listeners.any(|l| l.kind == ListenerKind::Outbound) {
+        return Ok(());
+    }
+    let rules = bootstrap.egress.iter().flat_map(|e| &e.rules);
+    let mut own = rules.filter(|r| r.is_for(&bootstrap.identity));
+    let what =
+        "any Egress for this workload, as `allowEgress` of the Mesh alone decides what leaves it";
+    own.try_for_each(|rule| require(false, &rule.name, what))
 }
 
 #[cfg(test)]

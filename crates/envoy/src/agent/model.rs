@@ -54,8 +54,8 @@ impl Model {
                 | Resource::Alias(_)
                 | Resource::Catalog(_)
                 | Resource::Host(_) => {}
-                // Only `tulle-proxy` uses it; here `allowEgress` decides.
-                Resource::Egress(_) => {}
+                // Rules for this workload are refused with the translation.
+                Resource::Egress(egress) => whole.egress = Some(egress.clone()),
             }
         }
         // A listener's service may be unknown yet, or removed: then the listener is left out.
@@ -132,5 +132,74 @@ impl Sink for Model {
 
     fn settled(&mut self) {
         self.publisher.settled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use tulle_model::resource::{Egress, EgressRule, MeshSettings};
+
+    /// Tells a sidecar of `reader` that this identity's plain traffic may leave as TLS.
+    fn tell(listener: &Value, source: &str, allow_egress: bool) -> (Model, Vec<String>) {
+        let bootstrap: Bootstrap = serde_json::from_value(json!({
+            "identity": "spiffe://tulle.local/svc/reader",
+            "listeners": [listener],
+        }))
+        .unwrap();
+        let publisher = Publisher::new(bootstrap.identity.clone());
+        let mut model = Model::new(bootstrap, publisher, Xds::default());
+        let mesh = MeshSettings {
+            allow_egress,
+            ..Default::default()
+        };
+        let rule = EgressRule {
+            name: "Egress/books".into(),
+            sources: vec![SpiffeId::parse(source).unwrap()],
+            hosts: vec!["books.example.com".into()],
+            tls: Some(Box::default()),
+            ..Default::default()
+        };
+        let egress = Egress { rules: vec![rule] };
+        let told = [
+            ("mesh".to_owned(), 1, Resource::Mesh(mesh)),
+            ("egress".to_owned(), 1, Resource::Egress(egress)),
+        ];
+        let errors = model.update(&told, &[]);
+        (model, errors)
+    }
+
+    /// Passed over, an Egress would leave in plaintext what is to leave as TLS, or let nothing out.
+    #[test]
+    fn an_egress_for_the_workload_is_refused_by_name() {
+        let outbound = json!({ "address": "127.0.0.1:15001", "kind": "outbound" });
+        for allow_egress in [true, false] {
+            let (mut model, errors) =
+                tell(&outbound, "spiffe://tulle.local/svc/reader", allow_egress);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(
+                errors[0].starts_with("Egress/books: not translated for Envoy: "),
+                "{errors:?}"
+            );
+            assert!(model.resources.is_empty());
+            // Once it is gone, the rest is accepted.
+            let mesh = Resource::Mesh(MeshSettings::default());
+            let errors = model.update(&[("mesh".to_owned(), 2, mesh)], &["egress".to_owned()]);
+            assert_eq!(errors, Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn an_egress_without_effect_on_the_workload_is_accepted() {
+        let outbound = json!({ "address": "127.0.0.1:15001", "kind": "outbound" });
+        let (_, errors) = tell(&outbound, "spiffe://tulle.local/svc/other", false);
+        assert_eq!(errors, Vec::<String>::new());
+        // In loopback mode nothing leaves the mesh through a sidecar.
+        let loopback = json!({
+            "address": "127.0.0.1:19080", "kind": "upstream", "service": "ratings", "port": 9080,
+        });
+        let (_, errors) = tell(&loopback, "spiffe://tulle.local/svc/reader", false);
+        assert_eq!(errors, Vec::<String>::new());
     }
 }
