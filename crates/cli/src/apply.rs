@@ -95,6 +95,7 @@ async fn send(
     let request = ApplyRequest {
         objects: manifests.to_api(),
         dry_run,
+        ..Default::default()
     };
     let answer = objects
         .apply(request)

@@ -67,7 +67,7 @@ pub(crate) async fn renew(
     let before = processes(&state, &target, part);
     let request = ApplyRequest {
         objects: vec![crate::manifests::to_api(&marked(target.clone(), part))],
-        dry_run: false,
+        ..Default::default()
     };
     let asked = objects.apply(request).await;
     asked.rpc(|| format!("cannot restart {id}"))?;

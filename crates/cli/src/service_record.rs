@@ -9,7 +9,7 @@ use crate::failure::{OrFail, Result};
 use crate::manifests::Manifests;
 use crate::new_file::write_durably;
 use crate::paths::Paths;
-use crate::supervise::{remove, sort_for_removal, store};
+use crate::supervise::{replace, sort_for_removal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -83,7 +83,7 @@ impl ServiceRecord {
 }
 
 /// Stores the objects of a service's manifests, deletes those that they had before and have no longer,
-/// and remembers them.
+/// and remembers them. Until they are remembered the next start does it again.
 pub(crate) async fn bring(
     objects: &mut Objects,
     paths: &Paths,
@@ -91,11 +91,8 @@ pub(crate) async fn bring(
     manifests: &Manifests,
 ) -> Result<Vec<Applied>> {
     let record = ServiceRecord::new(files, manifests);
-    let mut results = store(objects, manifests.to_api()).await?;
     let gone = ServiceRecord::read(paths).map(|before| before.gone(&record));
-    for (kind, name) in gone.unwrap_or_default() {
-        results.push(remove(objects, kind, name).await?);
-    }
+    let results = replace(objects, manifests.to_api(), gone.unwrap_or_default()).await?;
     record.write(paths)?;
     Ok(results)
 }

@@ -165,6 +165,14 @@ fn up_makes_the_mesh_what_the_files_say() {
         !mesh.tulle(&["get"]).out.contains("a-to-b"),
         "what the files lack is removed"
     );
+    assert_eq!(mesh.tulle(&["down"]).code, 0);
+    mesh.write("other.yaml", &MESH.replace("name: test", "name: other"));
+    mesh.up(&["other.yaml"]);
+    assert_eq!(
+        mesh.tulle(&["get"]).out,
+        "KIND  NAME\nMesh  other\n",
+        "there is one Mesh, that of the files"
+    );
 }
 
 #[test]

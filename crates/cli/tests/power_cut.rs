@@ -99,7 +99,7 @@ async fn write(
         *sent += 1;
         let request = ApplyRequest {
             objects: vec![target("first", *sent), target("second", *sent)],
-            dry_run: false,
+            ..Default::default()
         };
         objects.apply(request).await?;
         *acknowledged = *sent;

@@ -345,6 +345,11 @@ fn a_unit_starts_comes_back_after_a_crash_and_follows_its_manifests() {
     mesh.write("mesh.yaml", MESH);
     assert!(reload(0).out.contains("traffictarget/of-the-file removed"));
     assert!(objects().contains("a-to-b"), "{}", objects());
+    // So is another name of the Mesh, of which there is one at any time.
+    let the_mesh = || mesh.tulle(&["get", "mesh"]).out;
+    mesh.write("mesh.yaml", &MESH.replace("name: test", "name: other"));
+    assert_eq!(reload(0).out, "mesh/other created\nmesh/test removed\n");
+    assert_eq!(the_mesh(), "KIND  NAME\nMesh  other\n");
     mesh.write("mesh.yaml", "kind: Mesh\n");
     reload(65);
     assert!(objects().contains("Mesh"), "{}", objects());
@@ -364,6 +369,7 @@ fn a_unit_starts_comes_back_after_a_crash_and_follows_its_manifests() {
     run = start();
     run.says("READY=1");
     assert!(objects().contains("of-the-file"), "{}", objects());
+    assert_eq!(the_mesh(), "KIND  NAME\nMesh  test\n");
     run.stop();
 }
 

@@ -409,7 +409,12 @@ pub fn judge(objects: &[v1::Object]) -> Result<Vec<v1::Finding>, String> {
     let store = Arc::new(Memory::new());
     let authority = Authority::open(&*store).map_err(|e| e.to_string())?;
     let state = MeshState::load(store, authority).map_err(|e| e.to_string())?;
-    let judged = state.apply(&state::Actor::Operator, objects, true);
+    let asked = v1::ApplyRequest {
+        objects: objects.to_vec(),
+        dry_run: true,
+        ..Default::default()
+    };
+    let judged = state.apply(&state::Actor::Operator, &asked);
     Ok(judged.map_err(|e| e.to_string())?.findings)
 }
 

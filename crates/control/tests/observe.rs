@@ -378,6 +378,7 @@ async fn what_proxies_count_reaches_who_observes() {
             json: target("t", "b", "b").to_string(),
         }],
         dry_run: true,
+        ..Default::default()
     };
     let judged = mesh.objects.apply(dry).await.unwrap().into_inner();
     let found = judged.findings.iter().find(|f| f.code == "TL0051");

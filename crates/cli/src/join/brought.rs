@@ -155,7 +155,7 @@ impl Brought {
         if !news.changed.is_empty() {
             let request = ApplyRequest {
                 objects: news.changed.clone(),
-                dry_run: false,
+                ..Default::default()
             };
             results = client.apply(request).await?.into_inner().results;
         }

@@ -352,21 +352,36 @@ pub(crate) fn sort_for_removal<T>(objects: &mut [T], kind: impl Fn(&T) -> &str) 
     objects.sort_by_key(|o| LAST.iter().position(|k| *k == kind(o)));
 }
 
-/// Stores objects: all, or none of them.
-pub(crate) async fn store(objects: &mut Objects, wanted: Vec<Object>) -> Result<Vec<Applied>> {
+/// Stores objects, all or none of them; then removes those that are gone, given by kind and name in the order of
+/// their removal.
+///
+/// A mesh has at most one Mesh: one that is gone is deleted in the very step that stores another. So a mesh goes by one
+/// of them at any time, and by the one before if the objects are refused. A crash after that step leaves the new objects
+/// beside what is still to be removed; the next start does both again, and finds them half done.
+pub(crate) async fn replace(
+    objects: &mut Objects,
+    wanted: Vec<Object>,
+    gone: Vec<(String, String)>,
+) -> Result<Vec<Applied>> {
+    let mesh = gone.iter().find(|(kind, _)| kind == "Mesh");
     let request = ApplyRequest {
         objects: wanted,
-        dry_run: false,
+        replaces_mesh: mesh.map(|(_, name)| name.clone()).unwrap_or_default(),
+        ..Default::default()
     };
     let answer = objects
         .apply(request)
         .await
         .rpc(|| "the manifests were refused; nothing was stored".to_owned())?;
-    Ok(answer.results)
+    let mut results = answer.results;
+    for (kind, name) in gone {
+        results.push(remove(objects, kind, name).await?);
+    }
+    Ok(results)
 }
 
-/// Removes an object that is stored.
-pub(crate) async fn remove(objects: &mut Objects, kind: String, name: String) -> Result<Applied> {
+/// Removes an object. It may be gone already.
+async fn remove(objects: &mut Objects, kind: String, name: String) -> Result<Applied> {
     let request = DeleteRequest {
         kind: kind.clone(),
         name: name.clone(),
@@ -396,23 +411,18 @@ pub(crate) async fn prepare_objects(
         .iter()
         .map(|o| (o.kind.clone(), o.name.clone()))
         .collect();
-    let mut results = store(objects, wanted).await?;
     if keep {
-        return Ok(results);
+        return replace(objects, wanted, Vec::new()).await;
     }
     let stored = objects
         .list(ListRequest::default())
         .await
         .rpc(|| "cannot list the stored objects".to_owned())?;
     let joined = format!("\"{}\"", super::objects::NODE_LABEL);
-    let mut stored = stored.objects;
-    sort_for_removal(&mut stored, |o| &o.kind);
-    for object in stored {
-        let (kind, name) = (object.kind, object.name);
-        if named.contains(&(kind.clone(), name.clone())) || object.json.contains(&joined) {
-            continue;
-        }
-        results.push(remove(objects, kind, name).await?);
-    }
-    Ok(results)
+    let gone = stored.objects.into_iter();
+    let gone = gone.filter(|o| !o.json.contains(&joined));
+    let gone = gone.map(|o| (o.kind, o.name));
+    let mut gone: Vec<_> = gone.filter(|object| !named.contains(object)).collect();
+    sort_for_removal(&mut gone, |(kind, _)| kind);
+    replace(objects, wanted, gone).await
 }

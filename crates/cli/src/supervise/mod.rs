@@ -55,7 +55,7 @@ use tulle_api::v1::Object;
 use workload::RunningWorkload;
 
 pub(crate) use controller::{
-    Plan, envoy_programs, mode_note, plan, prepare_objects, remove, sort_for_removal, store,
+    Plan, envoy_programs, mode_note, plan, prepare_objects, replace, sort_for_removal,
     usable_agent, usable_proxy,
 };
 pub(crate) use lock::Lock;

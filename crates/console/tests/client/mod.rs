@@ -126,7 +126,7 @@ impl Site {
         };
         let request = ApplyRequest {
             objects: (0..count).map(object).collect(),
-            dry_run: false,
+            ..Default::default()
         };
         self.objects.clone().apply(request).await.unwrap();
     }

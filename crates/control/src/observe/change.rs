@@ -14,8 +14,12 @@ impl Observer {
     /// # Errors
     /// Why they are refused.
     pub async fn apply(&self, yaml: String, dry_run: bool) -> Result<Applied, Refusal> {
-        let objects = read(&yaml)?;
-        let work = move |state: &MeshState| state.apply(&Actor::Operator, &objects, dry_run);
+        let asked = v1::ApplyRequest {
+            objects: read(&yaml)?,
+            dry_run,
+            ..Default::default()
+        };
+        let work = move |state: &MeshState| state.apply(&Actor::Operator, &asked);
         let applied = self.change(work).await?;
         let results = applied.results.into_iter().map(|result| AppliedObject {
             kind: result.kind,

@@ -145,8 +145,7 @@ impl v1::objects_server::Objects for ObjectsService {
     ) -> Result<Response<v1::ApplyResponse>, Status> {
         let actor = self.actor(&request)?;
         let asked = request.into_inner();
-        self.run(move |state| state.apply(&actor, &asked.objects, asked.dry_run))
-            .await
+        self.run(move |state| state.apply(&actor, &asked)).await
     }
 
     async fn list(

@@ -21,6 +21,7 @@ impl MeshState {
         index: &Index,
         actor: &Actor,
         batch: &[Object],
+        replaces_mesh: &str,
     ) -> Result<Vec<Problem>, Refused> {
         let inputs = index.inputs();
         if batch.len() > MAX_OBJECTS || self.store_is_full(index, batch) {
@@ -57,7 +58,7 @@ impl MeshState {
         if let Actor::Node(node) = actor {
             self.check_node_bytes(node, batch)?;
         }
-        self.check_single_mesh(batch)?;
+        self.check_single_mesh(batch, replaces_mesh)?;
         let found = index::certificates_of_batch(inputs, batch, SystemTime::now());
         let (wrong, found): (Vec<_>, Vec<_>) = found
             .into_iter()
@@ -87,7 +88,7 @@ impl MeshState {
         index.inputs().workloads.len() + batch.len() > MAX_OBJECTS
     }
 
-    fn check_single_mesh(&self, batch: &[Object]) -> Result<(), Refused> {
+    fn check_single_mesh(&self, batch: &[Object], replaced: &str) -> Result<(), Refused> {
         let mut names = BTreeSet::new();
         for object in batch {
             if matches!(object, Object::Mesh(_)) {
@@ -98,7 +99,8 @@ impl MeshState {
             return Ok(());
         }
         let stored = self.store.objects()?;
-        let stored = stored.into_iter().filter(|o| o.kind == "Mesh");
+        let stored = stored.into_iter();
+        let stored = stored.filter(|o| o.kind == "Mesh" && o.name != replaced);
         names.extend(stored.map(|o| o.name));
         if names.len() > 1 {
             let names: Vec<String> = names.into_iter().map(|n| format!("Mesh/{n}")).collect();
@@ -180,5 +182,82 @@ impl MeshState {
         Err(Refused::NotAllowed(format!(
             "Workload/{workload} does not belong to node {node}: it may not change it"
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ca::Authority;
+    use crate::store::Memory;
+    use serde_json::json;
+    use std::sync::Arc;
+    use tulle_api::v1;
+
+    fn state() -> MeshState {
+        let store = Arc::new(Memory::new());
+        let authority = Authority::open(&*store).unwrap();
+        MeshState::load(store, authority).unwrap()
+    }
+
+    fn mesh(name: &str, trust_domain: &str, replaces_mesh: &str) -> v1::ApplyRequest {
+        let json = json!({
+            "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": name },
+            "spec": { "trustDomain": trust_domain, "mtls": { "mode": "permissive" } },
+        });
+        let object = v1::Object {
+            kind: "Mesh".into(),
+            name: name.into(),
+            json: json.to_string(),
+        };
+        v1::ApplyRequest {
+            objects: vec![object],
+            replaces_mesh: replaces_mesh.into(),
+            ..Default::default()
+        }
+    }
+
+    fn stored(state: &MeshState) -> Vec<String> {
+        let stored = state.list(&Actor::Operator, "Mesh", "").unwrap();
+        stored.into_iter().map(|o| o.name).collect()
+    }
+
+    #[test]
+    fn a_mesh_takes_the_place_of_the_one_that_it_names_or_changes_nothing() {
+        let state = state();
+        let apply = |asked: &v1::ApplyRequest| state.apply(&Actor::Operator, asked);
+        apply(&mesh("one", "a.example", "")).unwrap();
+        for (why, refused) in [
+            ("it names none", mesh("two", "a.example", "")),
+            ("it names another", mesh("two", "a.example", "three")),
+            ("it is wrong", mesh("two", "b.example", "one")),
+        ] {
+            assert!(apply(&refused).is_err(), "{why}");
+            assert_eq!(stored(&state), ["one"], "{why}");
+        }
+        let dry = v1::ApplyRequest {
+            dry_run: true,
+            ..mesh("two", "a.example", "one")
+        };
+        apply(&dry).unwrap();
+        assert_eq!(stored(&state), ["one"], "of a dry run");
+
+        let is_known = || state.with_index(|index| index.inputs().mesh.is_some());
+        apply(&mesh("two", "a.example", "one")).unwrap();
+        assert_eq!(stored(&state), ["two"]);
+        assert!(is_known());
+        // Once more, after an answer that was lost, and of one that keeps its name.
+        for replaced in ["one", "two"] {
+            apply(&mesh("two", "a.example", replaced)).unwrap();
+            assert_eq!(stored(&state), ["two"], "{replaced}");
+            assert!(is_known());
+        }
+        // Without another Mesh it stays.
+        let nothing = v1::ApplyRequest {
+            objects: Vec::new(),
+            ..mesh("two", "a.example", "two")
+        };
+        apply(&nothing).unwrap();
+        assert_eq!(stored(&state), ["two"]);
     }
 }

@@ -253,13 +253,13 @@ impl MeshState {
         (index.inputs().counts(), index.inputs().cluster_counts())
     }
 
-    /// Makes all objects or none; with `dry_run` none, after the same checks.
+    /// Makes all objects or none; of a dry run none, after the same checks.
     pub(crate) fn apply(
         &self,
         actor: &Actor,
-        given: &[v1::Object],
-        dry_run: bool,
+        asked: &v1::ApplyRequest,
     ) -> Result<v1::ApplyResponse, Refused> {
+        let given = &asked.objects;
         let mut batch = Vec::with_capacity(given.len());
         let mut writes = Vec::with_capacity(given.len());
         for (position, object) in given.iter().enumerate() {
@@ -278,9 +278,9 @@ impl MeshState {
             batch.push(parsed.object);
         }
         let mut index = self.index();
-        let found = self.check(&index, actor, &batch)?;
+        let found = self.check(&index, actor, &batch, &asked.replaces_mesh)?;
         let findings: Vec<_> = found.into_iter().map(finding).collect();
-        if dry_run {
+        if asked.dry_run {
             drop(index);
             let denied = self.observed_denials(&batch).into_iter().map(finding);
             return Ok(v1::ApplyResponse {
@@ -293,6 +293,14 @@ impl MeshState {
             match object {
                 Object::Mesh(mesh) => {
                     writes.push(record_trust_domain(&mesh.spec.trust_domain));
+                    // The index has room for one Mesh, and puts the new one in the place of the old.
+                    let replaced = &asked.replaces_mesh;
+                    if !replaced.is_empty() && replaced != object.name() {
+                        writes.push(Write::Delete {
+                            kind: object.kind().to_owned(),
+                            name: replaced.clone(),
+                        });
+                    }
                 }
                 // A workload belongs to the host that runs it, whoever applied it: one that the
                 // operator takes over is no longer the node's to change.

@@ -176,7 +176,7 @@ pub async fn apply(
     };
     let request = v1::ApplyRequest {
         objects: manifests.iter().map(object).collect(),
-        dry_run: false,
+        ..Default::default()
     };
     let applied = objects.apply(request).await?.into_inner();
     Ok(applied.results.into_iter().map(|r| r.outcome).collect())

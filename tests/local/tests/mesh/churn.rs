@@ -119,7 +119,7 @@ fn apply(demo: &Demo, objects: impl Iterator<Item = Object>) {
             let what = object.json.clone();
             let request = ApplyRequest {
                 objects: vec![object],
-                dry_run: false,
+                ..Default::default()
             };
             let applied = controller.apply(request).await;
             let applied = applied
@@ -238,7 +238,7 @@ fn a_workload_that_is_deleted_while_its_namespace_is_made_leaves_none() {
     let mut controller = runtime.block_on(ObjectsClient::connect(target)).unwrap();
     let request = ApplyRequest {
         objects,
-        dry_run: false,
+        ..Default::default()
     };
     runtime.block_on(controller.apply(request)).unwrap();
     eventually("the first namespace is being made", || {
