@@ -134,7 +134,15 @@ fn deployment(facts: &Facts, controller: &Value, report: &mut Report) {
         text(pod, "/metadata/namespace") == facts.home
             && text(pod, "/metadata/labels/app.kubernetes.io~1name") == CONTROLLER
     };
-    let pods: Vec<&Value> = facts.pods.iter().filter(is_its).collect();
+    // A namespace may be asked about that is not the controller's.
+    let all = facts.pods.iter().chain(&facts.own_pods);
+    let pods: Vec<&Value> = all.filter(is_its).collect();
+    if pods.is_empty() {
+        let text = "not looked at: none of its pods is to be seen";
+        report.ok("TK022", text);
+        report.ok("TK023", text);
+        return;
+    }
     let not_ready = pods.iter().filter(|pod| !is_ready(pod));
     let not_ready =
         not_ready.map(|pod| format!("pod {} is not ready", text(pod, "/metadata/name")));
@@ -475,6 +483,56 @@ mod tests {
         }
         // It may not be seen.
         assert_eq!(outcome(None), Outcome::Ok);
+    }
+
+    #[test]
+    fn the_pods_are_looked_at_whatever_namespace_is_asked_about() {
+        let found = |own_pods: Vec<Value>| {
+            let facts = Facts {
+                within: Some("shop".into()),
+                home: "tulle-system".into(),
+                pods: vec![json!({ "metadata": { "namespace": "shop", "name": "web" } })],
+                own_pods,
+                ..Facts::default()
+            };
+            let mut report = Report::default();
+            deployment(&facts, &json!({}), &mut report);
+            ["TK022", "TK023"].map(|id| {
+                let mut all = report.0.iter().filter(|f| f.id == id);
+                let found = all.next().unwrap();
+                (found.outcome, found.finding.clone())
+            })
+        };
+        let pod = |ready: &str, restarts: u64| {
+            json!({
+                "metadata": {
+                    "namespace": "tulle-system", "name": "controller-1",
+                    "labels": { "app.kubernetes.io/name": CONTROLLER },
+                },
+                "status": {
+                    "conditions": [{ "type": "Ready", "status": ready }],
+                    "containerStatuses": [{ "restartCount": restarts }],
+                },
+            })
+        };
+        let said = |outcome, finding: &str| (outcome, finding.to_owned());
+        assert_eq!(
+            found(vec![pod("True", 0)]),
+            [
+                said(Outcome::Ok, "all are ready"),
+                said(Outcome::Ok, "few or none"),
+            ]
+        );
+        assert_eq!(
+            found(vec![pod("False", RESTARTS)]),
+            [
+                said(Outcome::Warning, "pod controller-1 is not ready"),
+                said(Outcome::Warning, "pod controller-1: 3"),
+            ]
+        );
+        // They may not be seen.
+        let unseen = said(Outcome::Ok, "not looked at: none of its pods is to be seen");
+        assert_eq!(found(vec![]), [unseen.clone(), unseen]);
     }
 
     #[test]
