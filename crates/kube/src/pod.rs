@@ -29,6 +29,7 @@ pub(crate) struct PodSpec {
 #[serde(default)]
 pub(crate) struct Container {
     pub(crate) name: String,
+    pub(crate) args: Option<Vec<String>>,
     pub(crate) ports: Option<Vec<ContainerPort>>,
 }
 
@@ -158,6 +159,7 @@ mod tests {
         };
         let container = |name: &str| own::Container {
             name: name.into(),
+            args: Some(vec!["run".into()]),
             ports: Some(vec![own::ContainerPort {
                 container_port: 80,
                 protocol: Some("TCP".into()),
@@ -206,6 +208,9 @@ mod tests {
         assert_eq!(pod.metadata.name.as_deref(), Some("a"));
         let names: Vec<&str> = spec.all_containers().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["app", "init"]);
+        for container in spec.all_containers() {
+            assert_eq!(container.args.as_deref(), Some(&["run".to_owned()][..]));
+        }
         for port in spec.all_containers().flat_map(|c| c.ports.iter().flatten()) {
             assert_eq!(
                 (port.container_port, port.protocol.as_deref()),

@@ -15,6 +15,8 @@ const IDENTITY_VOLUME: &str = "tulle-identity";
 const STATE_VOLUME: &str = "tulle-state";
 /// How long a token is good, in seconds. The kubelet replaces it after four fifths of that.
 const TOKEN_SECONDS: u32 = 3600;
+/// Flag of the init container: ports that clients reach directly.
+const EXCLUDE_INBOUND: &str = "--exclude-inbound-ports";
 
 pub(super) fn sidecar(settings: &Settings, options: &Options, config: &Value) -> Value {
     let mut sidecar = json!({
@@ -156,10 +158,7 @@ pub(super) fn init(settings: &Settings, options: &Options) -> Value {
     let ports = |ports: &[u16]| ports.iter().map(u16::to_string).collect::<Vec<_>>();
     let mut args = vec!["redirect".to_owned()];
     for (flag, values) in [
-        (
-            "--exclude-inbound-ports",
-            ports(&lists.exclude_inbound_ports),
-        ),
+        (EXCLUDE_INBOUND, ports(&lists.exclude_inbound_ports)),
         (
             "--exclude-outbound-ports",
             ports(&lists.exclude_outbound_ports),
@@ -199,6 +198,14 @@ pub(super) fn init(settings: &Settings, options: &Options) -> Value {
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     })
+}
+
+/// Reads back which ports clients reach directly, from the arguments that [`init`] wrote.
+pub(crate) fn excluded_inbound(args: &[String]) -> Vec<u16> {
+    let mut args = args.iter();
+    let list = args.find_map(|arg| arg.strip_prefix(EXCLUDE_INBOUND)?.strip_prefix('='));
+    list.and_then(|list| super::ports(list).ok())
+        .unwrap_or_default()
 }
 
 /// Ends well only where the CNI plugin has made the rules.

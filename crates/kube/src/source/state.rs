@@ -11,14 +11,15 @@ use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterServ
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::Workload;
+use tulle_redirect::{PodRules, REDIRECTION};
 
-use crate::inject;
+use crate::inject::{self, containers};
 use crate::metadata::Metadata;
 use crate::names::{
-    EGRESS_GATEWAY, EXCLUDE_INBOUND_PORTS, HEALTH_PORT, METRICS_PORT, OPAQUE_PORTS, PROFILE,
+    EGRESS_GATEWAY, EXCLUDE_INBOUND_PORTS, HEALTH_PORT, INIT, METRICS_PORT, OPAQUE_PORTS, PROFILE,
     SIDECAR,
 };
-use crate::pod::Pod;
+use crate::pod::{Pod, PodSpec};
 use crate::workload;
 
 /// Zones that an endpoint may be meant for, as in Kubernetes.
@@ -316,7 +317,7 @@ impl State {
                 .filter_map(|p| u16::try_from(p.container_port).ok())
                 .collect(),
             opaque: opaque_ports("Pod", &key, &pod.metadata),
-            direct: direct_ports(&pod.metadata),
+            direct: direct_ports(&pod.metadata, spec),
             sidecar: proxies.into_iter().any(runs),
             egress_gateway: runs(EGRESS_GATEWAY),
             node: spec.node_name.clone().unwrap_or_default(),
@@ -538,9 +539,25 @@ fn annotated_ports(metadata: &ObjectMeta, key: &str) -> Result<Vec<u16>, String>
 
 /// Returns the ports that clients reach past the sidecar of a pod. An unreadable annotation adds none: the
 /// webhook has refused such pods.
-fn direct_ports(metadata: &ObjectMeta) -> Vec<u16> {
+///
+/// The installation's ports are read where the webhook wrote them, for the init container or the CNI plugin: a
+/// pod keeps the rules that it started with when the installation's value changes.
+fn direct_ports(metadata: &ObjectMeta, spec: &PodSpec) -> Vec<u16> {
     let mut ports = annotated_ports(metadata, EXCLUDE_INBOUND_PORTS).unwrap_or_default();
+    let init = spec.all_containers().filter(|c| c.name == INIT);
+    let args = init.filter_map(|c| c.args.as_deref());
+    ports.extend(args.flat_map(containers::excluded_inbound));
+    let annotations = metadata.annotations.as_ref();
+    let rules = annotations.and_then(|all| PodRules::parse(all.get(REDIRECTION)?).ok());
+    ports.extend(
+        rules
+            .into_iter()
+            .flat_map(|rules| rules.exceptions.exclude_inbound_ports),
+    );
     ports.extend([METRICS_PORT, HEALTH_PORT]);
+    // The webhook's list has the annotation's ports, too.
+    ports.sort_unstable();
+    ports.dedup();
     ports
 }
 
@@ -939,6 +956,45 @@ mod tests {
         let ports = seen(json!([{"name": "web"}, {"name": SIDECAR}]));
         assert_eq!(ports, [9443, METRICS_PORT, HEALTH_PORT]);
         assert_eq!(seen(json!([{"name": "web"}])), [0; 0]);
+    }
+
+    #[test]
+    fn the_installation_s_ports_are_direct_for_the_pods_that_got_them() {
+        use inject::{InjectionOutcome, InjectionSetting};
+        let mut state = State::default();
+        let mut seen = |init: Option<&str>, value: &[u16], annotations: Value| {
+            let settings: inject::Settings = from(json!({
+                "image": "proxy", "initImage": init, "controller": "controller:15010",
+                "trustDomain": "td", "redirection": {"excludeInboundPorts": value},
+            }));
+            let pod = json!({
+                "metadata": {"name": "web-1", "namespace": "shop", "annotations": annotations},
+                "spec": {"containers": [{"name": "web", "args": ["--exclude-inbound-ports=1"]}]},
+            });
+            let injected = match inject::inject(&pod, InjectionSetting::Enabled, &settings).unwrap()
+            {
+                InjectionOutcome::Injected(pod) => pod,
+                InjectionOutcome::Left(why) => panic!("{why}"),
+            };
+            state.pod(named("web-1.shop"), &from(injected));
+            match one(state.edits()) {
+                Edit::Pod(pod) => pod.direct,
+                other => panic!("{other:?}"),
+            }
+        };
+        // The init container makes the rules, or the CNI plugin.
+        for init in [Some("init"), None] {
+            let own = json!({EXCLUDE_INBOUND_PORTS: "9443, 9000"});
+            assert_eq!(
+                seen(init, &[9000, 9001], own),
+                [9000, 9001, 9443, METRICS_PORT, HEALTH_PORT]
+            );
+            assert_eq!(
+                seen(init, &[9000], json!({})),
+                [9000, METRICS_PORT, HEALTH_PORT]
+            );
+            assert_eq!(seen(init, &[], json!({})), [METRICS_PORT, HEALTH_PORT]);
+        }
     }
 
     #[test]
