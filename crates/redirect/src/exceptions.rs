@@ -131,6 +131,13 @@ mod tests {
     }
 
     #[test]
+    fn by_default_only_the_sidecars_own_ports_pass_it_by() {
+        let redirection = Exceptions::default().redirection().unwrap();
+        assert_eq!(redirection.exclude_inbound_ports, [15020, 15021]);
+        assert_eq!(redirection.exclude_outbound_ports, [0; 0]);
+    }
+
+    #[test]
     fn what_is_no_network_is_refused() {
         let with = |range: &str| Exceptions {
             exclude_outbound_ranges: vec![range.to_owned()],

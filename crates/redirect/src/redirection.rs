@@ -33,7 +33,7 @@ pub struct Redirection {
     pub dns_port: Option<u16>,
     /// The user of the sidecar alone.
     pub sidecar_uid: u32,
-    /// Ports that keep their own listener: metrics and health of the sidecar, SSH.
+    /// Ports that keep their own listener: metrics and health of the sidecar.
     pub exclude_inbound_ports: Vec<u16>,
     /// Ports that are closed to others. Redirection would otherwise expose the loopback listeners
     /// behind them through the sidecar. Its own two ports need not be named.
@@ -56,9 +56,9 @@ impl Default for Redirection {
             inbound_port: 15006,
             dns_port: None,
             sidecar_uid: 1500,
-            exclude_inbound_ports: vec![22, 15020, 15021],
+            exclude_inbound_ports: vec![15020, 15021],
             refuse_inbound_ports: vec![15000],
-            exclude_outbound_ports: vec![22],
+            exclude_outbound_ports: Vec::new(),
             exclude_outbound_ranges: Vec::new(),
             include_outbound_ranges: Vec::new(),
             keep_within: Vec::new(),
