@@ -310,6 +310,8 @@ fn a_stolen_authority_speaks_for_its_host_until_the_centre_says_otherwise() {
     story.await_authority("edge", &["shop", "till"]);
     let steal = || {
         let kept = host.path().join("state/host-authority.json");
+        // The host keeps it a moment after the centre has given it.
+        eventually("the host has it", || kept.exists());
         let kept: Value = serde_json::from_slice(&std::fs::read(kept).unwrap()).unwrap();
         HostCa::from_pem(kept["pem"].as_str().unwrap())
     };
