@@ -38,9 +38,9 @@ use tulle_net::{memory, moderation, passing, socket, task, thread};
 const TASKS_PER_TURN: u32 = 256;
 
 /// Longest that the end waits for collectors.
+const LAST_EXPORT: Duration = Duration::from_secs(2);
 /// How often a process that has time looks whether it still has.
 const PRESSED_LOOK: Duration = Duration::from_secs(1);
-const LAST_EXPORT: Duration = Duration::from_secs(2);
 
 /// Why the proxy could not start.
 #[derive(Debug)]

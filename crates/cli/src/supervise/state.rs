@@ -60,7 +60,7 @@ pub(crate) struct Process {
     /// The one before, which goes on until this one has taken over.
     #[serde(default)]
     pub(crate) before: Option<ProcessId>,
-    /// Those before, from which this one has taken over, while they finish what they began.
+    /// Processes from which this one has taken over, while they finish what they began.
     #[serde(default)]
     pub(crate) leaving: Vec<ProcessId>,
     /// The phase of its life.
@@ -69,6 +69,13 @@ pub(crate) struct Process {
     pub(crate) restarts: u32,
     /// How it ended last, or why it could not be started.
     pub(crate) last_exit: Option<String>,
+}
+
+impl Process {
+    /// Lists the processes beside the present one that still serve somebody.
+    pub(crate) fn earlier(&self) -> impl Iterator<Item = ProcessId> {
+        self.before.iter().chain(&self.leaving).copied()
+    }
 }
 
 /// A proxy: sidecar or gateway.
@@ -184,7 +191,7 @@ impl RunState {
         apps.chain(sidecars)
             .chain(gateways)
             .chain([&self.controller])
-            .flat_map(|p| p.id.into_iter().chain(p.before).chain(p.leaving.clone()))
+            .flat_map(|p| p.id.into_iter().chain(p.earlier()))
             .collect()
     }
 

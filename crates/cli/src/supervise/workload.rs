@@ -123,9 +123,7 @@ impl RunningWorkload {
         };
         let ready = sidecar.process.id.filter(|_| sidecar.ready);
         // Until the present one has taken over, the one before serves; then it finishes what it began.
-        let process = &sidecar.process;
-        let others = process.before.iter().chain(&process.leaving);
-        for id in ready.iter().chain(others) {
+        for id in ready.into_iter().chain(sidecar.process.earlier()) {
             id.signal(Signal::USR1);
         }
     }

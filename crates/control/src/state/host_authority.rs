@@ -316,6 +316,7 @@ impl MeshState {
         (ended != inputs.revoked_hosts).then(|| Edit::RevokedHosts(ended))
     }
 }
+
 /// Whether a host has more identities than an authority may have. Logs it: such a host has none when it is cut off.
 fn has_too_many(host: &str, own: &BTreeSet<SpiffeId>) -> bool {
     let identities = own.len();
