@@ -242,12 +242,14 @@ pub async fn start(
     helpers.push(spawn(await_keys(feed.clone(), missing.subscribe())));
     let visitors = Visitors(client.clone());
     let (of_source, views) = watch::channel(None);
+    let (presence, texts) = watch::channel(gateway::Texts::default());
     let gateways = gateway::follow(gateway::Surroundings {
         client: client.clone(),
         feed: feed.clone(),
         settings: settings.clone(),
         leads,
         views,
+        presence,
         wishes: wishes.clone(),
         missing: missing.clone(),
     });
@@ -256,6 +258,7 @@ pub async fn start(
         client,
         feed,
         mesh,
+        texts,
         source::Told {
             missing,
             wishes,

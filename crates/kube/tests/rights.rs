@@ -25,7 +25,7 @@ use tulle_control::ca::roots::Roots;
 use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind};
-use tulle_kube::gateway::{self, MISSING, Surroundings, View};
+use tulle_kube::gateway::{self, MISSING, Surroundings, Texts, View};
 use tulle_kube::kinds::Missing;
 use tulle_kube::status::StatusUpdates;
 use tulle_model::identity::TrustDomain;
@@ -121,6 +121,7 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         settings: serde_json::from_value(settings).unwrap(),
         leads,
         views,
+        presence: watch::channel(Texts::default()).0,
         wishes: StatusUpdates::default(),
         missing,
     }));

@@ -1,7 +1,7 @@
 //! Keeps gateways as they should be, for as long as the process runs.
 
 use super::plan::{Planned, plan};
-use super::view::{Own, Text, TextState, View};
+use super::view::{Own, Text, TextState, Texts, View};
 use super::watch;
 use super::write::{Writer, wish_statuses};
 use crate::gateway_fields::{Key, TextKey};
@@ -39,6 +39,8 @@ pub struct Surroundings {
     pub leads: channel::Receiver<bool>,
     /// The cluster's watches of gateways; `None` until all is known.
     pub views: channel::Receiver<Option<View>>,
+    /// Which of the Secrets and ConfigMaps that policies refer to are there.
+    pub presence: channel::Sender<Texts>,
     /// The statuses that Gateways should have.
     pub wishes: StatusUpdates,
     /// Kinds that are not known yet. [`MISSING`] is removed when the index has all gateways.
@@ -56,6 +58,7 @@ pub async fn follow(surroundings: Surroundings) {
         settings,
         mut leads,
         mut views,
+        presence,
         wishes,
         missing: told,
     } = surroundings;
@@ -141,6 +144,8 @@ pub async fn follow(surroundings: Surroundings) {
         if !edits.is_empty() {
             feed.edit(edits);
         }
+        let answered = own.presence(&view.texts);
+        presence.send_if_modified(|told| std::mem::replace(told, answered.clone()) != answered);
         if known {
             told.send_if_modified(|missing| missing.remove(MISSING));
         }

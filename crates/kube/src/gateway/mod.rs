@@ -32,7 +32,7 @@ pub(crate) use follow::Told;
 pub use follow::{MISSING, Surroundings, follow};
 pub(crate) use listeners::unserved_egress;
 pub(crate) use objects::{METRICS_PORT_NAME, labels};
-pub use view::View;
+pub use view::{Texts, View};
 
 use crate::gateway_fields::Key;
 use crate::kinds::GATEWAY as GROUP;
@@ -121,7 +121,7 @@ pub(crate) fn service_name(gateway: &Key) -> String {
 }
 
 /// Says that the controller lacks rights in a namespace, and what to do.
-fn no_rights(namespace: &str) -> String {
+pub(crate) fn no_rights(namespace: &str) -> String {
     format!(
         "the controller lacks rights in the namespace {namespace}: add {namespace} to the value gateways.namespaces, \
          or set gateways.allNamespaces (docs/kubernetes/gateways.md#namespaces)"

@@ -54,6 +54,19 @@ pub(super) enum TextState {
     Forbidden,
 }
 
+/// Whether a Secret or ConfigMap is there, as the API server has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Held,
+    Absent,
+    /// The controller has no right to read it.
+    Forbidden,
+}
+
+/// The Secrets and ConfigMaps of [`View`] that the API server has answered about.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Texts(pub(crate) BTreeMap<TextKey, Presence>);
+
 /// Whether the controller may keep Deployments in a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Access {
@@ -91,6 +104,19 @@ impl Own {
     pub(super) fn forget(&mut self, namespace: &str) {
         self.deployments.retain(|key, _| key.namespace != namespace);
         self.access.remove(namespace);
+    }
+
+    /// Returns which of these are there. Those without an answer are left out.
+    pub(super) fn presence(&self, wanted: &BTreeSet<TextKey>) -> Texts {
+        let answered = wanted.iter().filter_map(|key| {
+            let presence = match self.texts.get(key)? {
+                TextState::Held(_) => Presence::Held,
+                TextState::Absent => Presence::Absent,
+                TextState::Forbidden => Presence::Forbidden,
+            };
+            Some((key.clone(), presence))
+        });
+        Texts(answered.collect())
     }
 
     /// Notes that the API server refused to show a Secret or ConfigMap. Its known content stays.

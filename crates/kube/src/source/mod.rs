@@ -14,6 +14,7 @@ mod attach;
 mod closed;
 mod ingresses;
 mod kind_watches;
+mod named;
 mod objects;
 mod refs;
 mod state;
@@ -21,7 +22,7 @@ mod state;
 #[cfg(test)]
 pub(crate) use ingresses::testing;
 
-use crate::gateway::View;
+use crate::gateway::{Texts, View};
 use crate::kinds::Missing;
 use crate::metadata::{Metadata, all_metadata};
 use crate::metrics::RefusedObjects;
@@ -39,7 +40,7 @@ pub use objects::settings_of_mesh;
 use state::State;
 use std::collections::BTreeSet;
 use tokio::sync::mpsc;
-use tokio::sync::watch::Sender;
+use tokio::sync::watch::{Receiver, Sender};
 use tulle_control::feed::Feed;
 use tulle_control::index::Edit;
 use tulle_model::manifest::{MeshSpec, Object};
@@ -151,8 +152,14 @@ pub struct Told {
     pub mesh: Sender<MeshSpec>,
 }
 
-/// Follows the cluster until the process ends.
-pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
+/// Follows the cluster until the process ends. [`crate::gateway`] reads the `texts` that objects refer to.
+pub async fn follow(
+    client: Client,
+    feed: Feed,
+    mesh: Object,
+    mut texts: Receiver<Texts>,
+    told: Told,
+) {
     let Told {
         missing,
         wishes,
@@ -169,7 +176,11 @@ pub async fn follow(client: Client, feed: Feed, mesh: Object, told: Told) {
         objects: Objects::new(mesh),
     };
     let mut batch = Vec::with_capacity(BATCH);
-    while said.recv_many(&mut batch, BATCH).await > 0 {
+    loop {
+        tokio::select! {
+            heard = said.recv_many(&mut batch, BATCH) => if heard == 0 { return },
+            Ok(()) = texts.changed() => known.objects.see(texts.borrow_and_update().clone()),
+        }
         for said in batch.drain(..) {
             match said {
                 WatchEvent::Step(step) => step(&mut known),

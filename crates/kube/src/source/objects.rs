@@ -7,9 +7,10 @@
 use super::attach::{Parent, gateway_of, parent};
 use super::closed::closed;
 use super::ingresses::Ingresses;
-use super::refs::{self, Unresolved, list, text_or};
+use super::named::{References, is_named};
+use super::refs::{self, list, text_or};
 use super::state::State;
-use crate::gateway::view::View;
+use crate::gateway::view::{Texts, View};
 use crate::gateway_fields::{Key, TextKey};
 use crate::kinds::Kind;
 use crate::metrics::RefusedObjects;
@@ -35,6 +36,8 @@ pub(super) struct Objects {
     base: Object,
     seen: BTreeMap<Id, Seen>,
     view: View,
+    /// The Secrets and ConfigMaps that objects refer to.
+    texts: Texts,
     changed: BTreeSet<Id>,
     /// References may mean something else than before.
     all_changed: bool,
@@ -91,6 +94,7 @@ impl Objects {
             base,
             seen: BTreeMap::new(),
             view: View::default(),
+            texts: Texts::default(),
             changed: BTreeSet::new(),
             all_changed: true,
             revision: 0,
@@ -121,6 +125,12 @@ impl Objects {
         self.all_changed = true;
     }
 
+    /// Takes in which Secrets and ConfigMaps are there.
+    pub(super) fn see(&mut self, texts: Texts) {
+        self.all_changed |= self.texts != texts;
+        self.texts = texts;
+    }
+
     fn put(&mut self, id: Id, object: DynamicObject) {
         let (name, namespace) = (id.1.name(), id.1.namespace());
         let (meta, types) = (object.metadata, object.types.unwrap_or_default());
@@ -132,12 +142,15 @@ impl Objects {
         if let Some(created) = meta.creation_timestamp {
             metadata["creationTimestamp"] = json!(created);
         }
+        let spec = data["spec"].take();
         let old = self.seen.remove(&id);
+        let before = old.as_ref().map(|old| &old.object["spec"]);
+        self.all_changed |= is_named(id.0) && before != Some(&spec);
         let closed = old.as_ref().is_some_and(|old| old.closed);
         let seen = Seen {
             object: json!({
                 "apiVersion": types.api_version, "kind": id.0.kind,
-                "metadata": metadata, "spec": data["spec"].take(),
+                "metadata": metadata, "spec": spec,
             }),
             resource_version: meta.resource_version.unwrap_or_default(),
             generation: meta.generation,
@@ -159,6 +172,7 @@ impl Objects {
             _ => {
                 let id = (kind, key.clone());
                 self.seen.remove(&id);
+                self.all_changed |= is_named(kind);
                 self.changed.insert(id);
                 return;
             }
@@ -354,25 +368,24 @@ impl Objects {
     /// Tulle's own kinds and SMI's.
     fn policy(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
         let mut object = seen.object.clone();
-        let metadata = &seen.object["metadata"];
-        let namespace = text(metadata, "namespace");
-        let mut unresolved = Vec::new();
+        let namespace = text(&seen.object["metadata"], "namespace");
+        let mut references = References::default();
         let read = if kind.kind == "Mesh" {
             self.mesh(&mut object)
         } else {
             let from = (kind.group, kind.kind, namespace);
-            unresolved = refs::targets(&object["spec"], namespace, state);
+            let (spec, grants) = (&mut object["spec"], &self.view.grants);
+            references.unresolved = refs::targets(spec, namespace, state);
             if kind.kind == "Egress" {
-                unresolved.extend(refs::egress_gateway(
-                    &object["spec"],
-                    namespace,
-                    state,
-                    &self.view,
-                ));
+                let gateway = refs::egress_gateway(spec, namespace, state, &self.view);
+                references.unresolved.extend(gateway);
+                let group = |name: &str| self.find(SMI_SPECS, "HTTPRouteGroup", name, namespace);
+                references.groups(spec, namespace, group);
             }
-            let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
-            unresolved.extend(backends);
-            refs::own(kind, namespace, &object["spec"], &self.view.grants)
+            let backends = refs::backends(spec, from, grants, state);
+            references.unresolved.extend(backends);
+            references.texts(spec, from, grants, &self.texts);
+            refs::own(kind, namespace, spec, grants)
                 .and_then(|()| crate::object::qualified(&object))
         };
         let status = (kind.group == "tulle.dev").then(|| {
@@ -380,17 +393,20 @@ impl Objects {
                 Ok(_) => Condition::new("Accepted", true, "Accepted", "it is in force"),
                 Err(why) => Condition::new("Accepted", false, "Invalid", why),
             };
-            conditions(
-                &seen.status,
-                &[accepted, resolved(&unresolved)],
-                seen.generation,
-            )
+            let both = references.conditions(accepted);
+            conditions(&seen.status, &both, seen.generation)
         });
         Judged {
             object: Some(read),
             status,
             ..Judged::default()
         }
+    }
+
+    /// An object, in force or not.
+    fn find(&self, group: &str, kind: &str, name: &str, namespace: &str) -> Option<&Value> {
+        let key = ObjectName::in_namespace(name, namespace);
+        Some(&self.seen.get(&(Kind::find(group, kind)?, key))?.object)
     }
 
     fn mesh(&self, object: &mut Value) -> Result<Object, String> {
@@ -416,7 +432,12 @@ impl Objects {
         let mut object = seen.object.clone();
         let namespace = text(&seen.object["metadata"], "namespace");
         let from = (kind.group, kind.kind, namespace);
-        let unresolved = refs::backends(&mut object["spec"], from, &self.view.grants, state);
+        let mut references = References::default();
+        references.filters(&object["spec"], namespace, |kind, name| {
+            self.find("tulle.dev", kind, name, namespace).is_some()
+        });
+        let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
+        references.unresolved.extend(backends);
         let given = list(&seen.object["spec"]["parentRefs"]);
         let ours: Vec<(&Value, Parent)> = given
             .into_iter()
@@ -457,7 +478,7 @@ impl Objects {
                     old["parentRef"] == entry["parentRef"]
                         && old["controllerName"] == entry["controllerName"]
                 });
-                let both = [accepted, resolved(&unresolved)];
+                let both = references.conditions(accepted);
                 let mut made = conditions(before.unwrap_or(&Value::Null), &both, seen.generation);
                 made["parentRef"] = entry["parentRef"].clone();
                 made["controllerName"] = entry["controllerName"].clone();
@@ -473,21 +494,6 @@ impl Objects {
 }
 
 const SMI_SPECS: &str = "specs.smi-spec.io";
-
-fn resolved(unresolved: &[Unresolved]) -> Condition {
-    match unresolved.first() {
-        None => Condition::new(
-            "ResolvedRefs",
-            true,
-            "ResolvedRefs",
-            "every reference resolves",
-        ),
-        Some(first) => {
-            let all: Vec<&str> = unresolved.iter().map(|u| u.message.as_str()).collect();
-            Condition::new("ResolvedRefs", false, first.reason, &all.join("; "))
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -12,10 +12,11 @@ use crate::kinds::Kind;
 use crate::object::{NO_BACKEND, text};
 use serde_json::{Value, json};
 
-/// Why a backend cannot be used, as in `ResolvedRefs`.
+/// Why a reference leads nowhere, as in `ResolvedRefs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unresolved {
-    /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`; of a policy's target `TargetNotFound`.
+    /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`; of a policy's target `TargetNotFound`, of filters,
+    /// groups of requests, Secrets and ConfigMaps `ReferenceNotFound`, or `ReferenceNotRead` without the right.
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
@@ -93,11 +94,7 @@ fn backend_is_good(
         return unresolved("InvalidKind", message);
     }
     if !grants.permits(from, "Service", namespace, name) {
-        let message = format!(
-            "Service {name} is in the namespace {namespace}, which has no ReferenceGrant for \
-             {}s of {}",
-            from.1, from.2
-        );
+        let message = no_grant("Service", name, namespace, from);
         return unresolved("RefNotPermitted", message);
     }
     let Some(mut ports) = state.ports(name, namespace) else {
@@ -200,15 +197,20 @@ pub(super) fn own(
             text(reference, "name"),
         );
         let to = text_or(reference, "kind", default);
-        if !grants.permits((kind.group, kind.kind, namespace), to, there, name) {
-            missing = Some(format!(
-                "{to} {name} is in the namespace {there}, which has no ReferenceGrant for {}s of \
-                 {namespace}",
-                kind.kind
-            ));
+        let from = (kind.group, kind.kind, namespace);
+        if !grants.permits(from, to, there, name) {
+            missing = Some(no_grant(to, name, there, from));
         }
     });
     missing.map_or(Ok(()), Err)
+}
+
+/// Says that the owner of what is referred to did not agree.
+pub(super) fn no_grant(kind: &str, name: &str, namespace: &str, from: From<'_>) -> String {
+    format!(
+        "{kind} {name} is in the namespace {namespace}, which has no ReferenceGrant for {}s of {}",
+        from.1, from.2
+    )
 }
 
 /// Secrets and ConfigMaps that an object refers to, with the kind that is meant when none is given.

@@ -1,3 +1,5 @@
+mod named;
+
 use super::*;
 use crate::kinds::KINDS;
 use k8s_openapi::api::core::v1::Service;

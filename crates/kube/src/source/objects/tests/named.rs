@@ -1,0 +1,156 @@
+//! `ResolvedRefs` names each filter, group of requests, ConfigMap and Secret that is not there.
+
+use super::*;
+use crate::gateway::view::Presence;
+
+const TULLE: &str = "tulle.dev/v1alpha1";
+const RESOLVED: (&str, &str) = ("ResolvedRefs", "every reference resolves");
+
+/// The reason and message of `ResolvedRefs`.
+fn resolved(place: &Value) -> (&str, &str) {
+    let found = condition(place, "ResolvedRefs");
+    let holds = if found["reason"] == RESOLVED.0 {
+        "True"
+    } else {
+        "False"
+    };
+    assert_eq!(found["status"], holds, "{found}");
+    (text(found, "reason"), text(found, "message"))
+}
+
+#[test]
+fn a_filter_that_a_route_names_is_looked_for() {
+    let mut world = World::new();
+    let named = |kind: &str| {
+        let mut route = route(
+            "shop",
+            service("web"),
+            json!({ "name": "cart", "port": 80 }),
+        );
+        route["spec"]["rules"][0]["filters"] = json!([{
+            "type": "ExtensionRef",
+            "extensionRef": { "group": "tulle.dev", "kind": kind, "name": "f" },
+        }]);
+        route
+    };
+    for (kind, spec) in [
+        ("HTTPFilter", json!({})),
+        ("Plugin", json!({ "script": "" })),
+    ] {
+        let missing = format!("there is no {kind} f in the namespace shop");
+        let status =
+            |world: &World| world.status("HTTPRoute", "r.shop").unwrap()["parents"][0].clone();
+        world.see(named(kind));
+        let absent = ("ReferenceNotFound", missing.as_str());
+        assert_eq!(resolved(&status(&world)), absent);
+        // A filter of another namespace is another one.
+        world.see(object(TULLE, kind, "f", "other", spec.clone()));
+        assert_eq!(resolved(&status(&world)), absent);
+        world.see(object(TULLE, kind, "f", "shop", spec));
+        assert_eq!(resolved(&status(&world)), RESOLVED);
+        world.objects.keep(self::kind(kind), &BTreeSet::new());
+        world.edits();
+        assert_eq!(resolved(&status(&world)), absent);
+    }
+}
+
+#[test]
+fn a_group_of_requests_that_an_egress_names_is_looked_for() {
+    let mut world = World::new();
+    let group = |name: &str| {
+        let spec = json!({ "matches": [{ "name": name, "methods": ["GET"] }] });
+        object(
+            "specs.smi-spec.io/v1alpha4",
+            "HTTPRouteGroup",
+            "g",
+            "shop",
+            spec,
+        )
+    };
+    let reference = json!({ "kind": "HTTPRouteGroup", "name": "g", "matches": ["read"] });
+    let spec = json!({
+        "hosts": ["a.test"], "ports": [{ "number": 80, "protocol": "http" }], "matches": [reference],
+    });
+    world.see(object(TULLE, "Egress", "e", "shop", spec));
+    let status = |world: &World| world.status("Egress", "e.shop").unwrap();
+    let absent = (
+        "ReferenceNotFound",
+        "there is no HTTPRouteGroup g in the namespace shop",
+    );
+    assert_eq!(resolved(&status(&world)), absent);
+    world.see(group("write"));
+    let other = "HTTPRouteGroup g of the namespace shop has no match read";
+    assert_eq!(resolved(&status(&world)), ("ReferenceNotFound", other));
+    world.see(group("read"));
+    assert_eq!(resolved(&status(&world)), RESOLVED);
+}
+
+#[test]
+fn what_a_policy_reads_is_said_to_be_there_when_it_is_known() {
+    let tls = json!({ "caCertificateRef": { "kind": "Secret", "name": "t" } });
+    let provider = json!({ "issuer": "i", "jwksRef": { "name": "t" } });
+    let target = json!([{ "kind": "Service", "name": "web" }]);
+    for (kind, secret, spec) in [
+        (
+            "Authentication",
+            false,
+            json!({ "targetRefs": target, "jwt": { "providers": [provider] } }),
+        ),
+        (
+            "Plugin",
+            false,
+            json!({ "targetRefs": target, "sourceRef": { "name": "t" } }),
+        ),
+        (
+            "Egress",
+            true,
+            json!({ "hosts": ["a.test"], "ports": [{ "number": 80, "protocol": "http" }], "tls": tls }),
+        ),
+    ] {
+        let mut world = World::new();
+        world.see(object(TULLE, kind, "p", "shop", spec));
+        let status = |world: &World| world.status(kind, "p.shop").unwrap();
+        let unknown = status(&world);
+        let all = list(&unknown["conditions"]);
+        assert!(all.iter().all(|c| c["type"] != "ResolvedRefs"), "{unknown}");
+        let text = TextKey {
+            secret,
+            key: Key::new("shop", "t"),
+        };
+        assert!(world.objects.view().texts.contains(&text), "{unknown}");
+        let mut said = |presence: Presence| {
+            world.objects.see(Texts([(text.clone(), presence)].into()));
+            world.edits();
+            let status = world.status(kind, "p.shop").unwrap();
+            let (reason, message) = resolved(&status);
+            (reason.to_owned(), message.to_owned())
+        };
+        let (reason, message) = said(Presence::Absent);
+        assert_eq!(reason, "ReferenceNotFound");
+        let expected = format!("there is no {} t in the namespace shop", text.kind());
+        assert_eq!(message, expected);
+        assert_eq!(said(Presence::Forbidden).0, "ReferenceNotRead");
+        assert_eq!(said(Presence::Held).0, RESOLVED.0);
+    }
+}
+
+#[test]
+fn whether_another_namespace_has_a_secret_is_not_told_without_a_grant() {
+    let mut world = World::new();
+    let keys = json!({ "kind": "Secret", "name": "t", "namespace": "other" });
+    let spec = json!({
+        "targetRefs": [{ "kind": "Service", "name": "web" }],
+        "jwt": { "providers": [{ "issuer": "i", "jwksRef": keys }] },
+    });
+    world.see(object(TULLE, "Authentication", "a", "shop", spec));
+    for presence in [Presence::Held, Presence::Absent] {
+        let text = TextKey {
+            secret: true,
+            key: Key::new("other", "t"),
+        };
+        world.objects.see(Texts([(text, presence)].into()));
+        world.edits();
+        let status = world.status("Authentication", "a.shop").unwrap();
+        assert_eq!(resolved(&status).0, "RefNotPermitted");
+    }
+}
