@@ -114,6 +114,16 @@ fn usage_of_one(id: ProcessId) -> Option<Usage> {
     })
 }
 
+/// Whether a process does something of its own at a signal: neither ends at once nor passes it over, as whoever a shell's `&` has
+/// started does with SIGQUIT.
+pub(crate) fn catches(pid: Pid, signal: Signal) -> bool {
+    let file = format!("/proc/{}/status", pid.as_raw_pid());
+    let status = fs::read_to_string(file).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0)
+}
+
 /// Every living process that carries the mark of this mesh. A proxy keeps its environment from
 /// everybody but root: an ordinary user knows it by the file it was told to read.
 pub(crate) fn marked(run: &Path) -> Vec<ProcessId> {

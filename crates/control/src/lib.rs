@@ -406,9 +406,7 @@ fn load(config: &ControllerConfig) -> Result<(MeshState, Option<Failure>), Start
 /// # Errors
 /// Why they would be refused.
 pub fn judge(objects: &[v1::Object]) -> Result<Vec<v1::Finding>, String> {
-    let store = Arc::new(Memory::new());
-    let authority = Authority::open(&*store).map_err(|e| e.to_string())?;
-    let state = MeshState::load(store, authority).map_err(|e| e.to_string())?;
+    let state = MeshState::in_memory().map_err(|e| e.to_string())?;
     let asked = v1::ApplyRequest {
         objects: objects.to_vec(),
         dry_run: true,

@@ -442,18 +442,12 @@ async fn finish(
     let mut drained = pin!(async { tokio::join!(drain(workers), listeners.leave()) });
     let mut pressed = pin!(pressed(&listeners.current));
     loop {
-        let over = async move {
-            match end {
-                Some(end) => tokio::time::sleep_until(end.into()).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             _ = &mut drained => {
                 tracing::info!("drained");
                 return Some(end.unwrap_or_else(|| until(limit)));
             }
-            () = over => {
+            () = task::wait_until(end.map(Into::into)) => {
                 tracing::warn!("some connections did not end in time and are cut");
                 return end;
             }

@@ -87,10 +87,11 @@ impl Place {
         }
     }
 
-    /// The unit of systemd that a package has brought. The file goes before it.
+    /// The unit of systemd that a package has brought, unless the file goes before it.
     pub(crate) fn packaged(&self) -> Option<PathBuf> {
         let unit = self.at(&format!("usr/lib/systemd/system/{}.service", self.name));
-        (self.init == Init::Systemd && unit.exists()).then_some(unit)
+        let counts = self.init == Init::Systemd && !self.file().exists() && unit.exists();
+        counts.then_some(unit)
     }
 
     /// The link that enables it.

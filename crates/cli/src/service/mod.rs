@@ -344,7 +344,7 @@ fn uninstall(paths: &Paths, global: &Global, installed: &Installed, force: bool)
     let text = may_replace(&file, force)?;
     let there = text.is_some();
     let of_join = text.is_some_and(|text| joins(&text));
-    let packaged = place.packaged().filter(|_| !there);
+    let packaged = place.packaged();
     if !there && packaged.is_none() && !place.is_enabled() {
         line(&format!(
             "service {} is not installed: there is no {}",

@@ -40,7 +40,7 @@ struct Report {
 pub(crate) fn status(paths: &Paths, installed: &Installed, format: Output) -> Result<ExitCode> {
     let place = Place::find(&paths.name, installed)?;
     let text = fs::read_to_string(place.file()).ok();
-    let packaged = place.packaged().filter(|_| text.is_none());
+    let packaged = place.packaged();
     let author = text.as_deref().map(Author::new);
     let author = author.or(packaged.is_some().then_some(Author::Package));
     let activity = place.activity();

@@ -4,7 +4,7 @@
 //! the terminal reaches only the supervisor, which stops them in order.
 
 use super::state::{Process, ProcessPhase};
-use crate::proc::ProcessId;
+use crate::proc::{self, ProcessId};
 use rustix::process::{Pid, Signal};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -280,7 +280,7 @@ impl Keeper {
         let end = tokio::task::spawn_local(async move {
             let leader = child_id(&child);
             // One of another version may know no more than SIGTERM.
-            if !farewell.is_zero() && leader.is_some_and(|pid| catches(pid, Signal::QUIT)) {
+            if !farewell.is_zero() && leader.is_some_and(|pid| proc::catches(pid, Signal::QUIT)) {
                 kill_group(leader, Signal::QUIT);
                 tokio::select! {
                     _ = child.wait() => kill_group(leader, Signal::KILL),
@@ -368,16 +368,6 @@ fn kill_group(leader: Option<Pid>, signal: Signal) {
         // Nobody left in the group: nothing to do.
         let _ = rustix::process::kill_process_group(leader, signal);
     }
-}
-
-/// Whether a process does something of its own at a signal: neither ends at once nor passes it over, as whoever a shell's `&` has
-/// started does with SIGQUIT.
-fn catches(pid: Pid, signal: Signal) -> bool {
-    let file = format!("/proc/{}/status", pid.as_raw_pid());
-    let status = std::fs::read_to_string(file).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << (signal.as_raw() - 1)) != 0)
 }
 
 /// SIGTERM to the group, a grace, then SIGKILL to what is left of it.
@@ -480,7 +470,7 @@ mod tests {
                 }
                 let id = kept.process().id.unwrap();
                 processes.push(id);
-                while !catches(Pid::from_raw(id.pid).unwrap(), Signal::QUIT) {
+                while !proc::catches(Pid::from_raw(id.pid).unwrap(), Signal::QUIT) {
                     sleep(Duration::from_millis(5)).await;
                 }
                 kept.retire();
@@ -512,10 +502,10 @@ mod tests {
             }
             let old = kept.process().id.unwrap();
             let pid = Pid::from_raw(old.pid).unwrap();
-            while !catches(pid, Signal::TERM) {
+            while !proc::catches(pid, Signal::TERM) {
                 sleep(Duration::from_millis(5)).await;
             }
-            assert!(!catches(pid, Signal::QUIT));
+            assert!(!proc::catches(pid, Signal::QUIT));
             kept.succeed();
             while kept.process().id.is_none_or(|id| id == old) {
                 changed.notified().await;

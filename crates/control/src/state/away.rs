@@ -253,15 +253,6 @@ fn deleted(key: String) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ca::Authority;
-    use crate::store::Memory;
-    use std::sync::Arc;
-
-    fn state() -> MeshState {
-        let store = Arc::new(Memory::new());
-        let authority = Authority::open(&*store).unwrap();
-        MeshState::load(store, authority).unwrap()
-    }
 
     fn piece(period: &str, number: u32, pieces: u32, requests: u64) -> v1::AwayPiece {
         let sums = v1::AwaySums {
@@ -292,7 +283,7 @@ mod tests {
 
     #[test]
     fn each_piece_counts_once() {
-        let state = state();
+        let state = MeshState::in_memory().unwrap();
         let edge = Actor::Node("edge".into());
         assert!(
             state
@@ -326,7 +317,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_host_is_bounded_and_goes_with_it() {
-        let state = state();
+        let state = MeshState::in_memory().unwrap();
         let edge = Actor::Node("edge".into());
         for period in 1..=20 {
             state

@@ -188,17 +188,8 @@ impl MeshState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ca::Authority;
-    use crate::store::Memory;
     use serde_json::json;
-    use std::sync::Arc;
     use tulle_api::v1;
-
-    fn state() -> MeshState {
-        let store = Arc::new(Memory::new());
-        let authority = Authority::open(&*store).unwrap();
-        MeshState::load(store, authority).unwrap()
-    }
 
     fn mesh(name: &str, trust_domain: &str, replaces_mesh: &str) -> v1::ApplyRequest {
         let json = json!({
@@ -224,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_mesh_takes_the_place_of_the_one_that_it_names_or_changes_nothing() {
-        let state = state();
+        let state = MeshState::in_memory().unwrap();
         let apply = |asked: &v1::ApplyRequest| state.apply(&Actor::Operator, asked);
         apply(&mesh("one", "a.example", "")).unwrap();
         for (why, refused) in [

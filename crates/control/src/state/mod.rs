@@ -21,8 +21,8 @@ pub(crate) mod rotation;
 pub use presence::HOST_AWAY;
 pub(crate) use refused::{Actor, Refused};
 
-use crate::ca::Authority;
 use crate::ca::issuer::External;
+use crate::ca::{Authority, AuthorityError};
 use crate::cluster::{Accounts, Cluster};
 use crate::hub::Hub;
 use crate::index::{ClusterCounts, Edit, Index, KeySource, ObjectProblem};
@@ -156,6 +156,13 @@ impl MeshState {
         // before it had said so.
         state.change(&mut state.index(), [], true);
         Ok(state)
+    }
+
+    /// A state without objects, which nothing keeps.
+    pub(crate) fn in_memory() -> Result<Self, AuthorityError> {
+        let store = Arc::new(crate::store::Memory::new());
+        let authority = Authority::open(&*store)?;
+        Ok(Self::load(store, authority)?)
     }
 
     /// An empty state of a cluster.

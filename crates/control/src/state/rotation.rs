@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tulle_api::v1;
+use tulle_net::task;
 
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(500);
@@ -222,14 +223,9 @@ impl MeshState {
                     }
                 }
             }
-            let wait = async {
-                match again {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let again = again.map(|pause| tokio::time::Instant::now() + pause);
             tokio::select! {
-                () = wait => {}
+                () = task::wait_until(again) => {}
                 changed = authorities.changed() => if changed.is_err() { return },
             }
         }

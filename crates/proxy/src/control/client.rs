@@ -27,6 +27,7 @@ use tulle_model::bootstrap::{Bootstrap, Control, Listener, ListenerKind};
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_model::resource::Resource;
 use tulle_net::socket::KeepAlive;
+use tulle_net::task;
 use tulle_tls::controller::Anchor;
 use tulle_tls::enrol::{Enrolled, SigningRequest};
 use tulle_tls::{Identity, TrustBundle};
@@ -614,9 +615,9 @@ impl<S: Sink> ControlClient<S> {
                     self.release();
                     self.settle();
                 }
-                () = passed(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
-                () = passed(self.leaving.as_ref().map(|(_, when)| *when)) => self.leave(),
-                () = passed(self.save_due) => self.save_what_is_due(),
+                () = task::wait_until(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
+                () = task::wait_until(self.leaving.as_ref().map(|(_, when)| *when)) => self.leave(),
+                () = task::wait_until(self.save_due) => self.save_what_is_due(),
                 () = nudges.notified() => {
                     if began.elapsed() > FRESH {
                         return Err(ControlError::Ended);
@@ -1244,14 +1245,6 @@ fn report(enrolled: &Enrolled) -> v1::TrustReport {
     v1::TrustReport {
         root_sha256: enrolled.bundle.fingerprints().map(str::to_owned).collect(),
         own_root_sha256: enrolled.own_root().unwrap_or_default().to_owned(),
-    }
-}
-
-/// Waits until then, or for ever without a time.
-async fn passed(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 
