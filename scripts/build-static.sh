@@ -4,7 +4,7 @@
 #
 #   scripts/build-static.sh amd64|arm64|armv7|riscv64
 #                                                those of images: tulle-proxy, tulle, tulle-cni and bookinfo
-#   FOR=packages scripts/build-static.sh armv7   those of packages: tulle-proxy, tulle and tulle-envoy
+#   FOR=packages scripts/build-static.sh armv7   those of packages and of the demo: tulle-proxy, tulle, tulle-envoy and bookinfo
 #   FOR=release scripts/build-static.sh arm64    both
 #   PLUGINS=no scripts/build-static.sh arm64     a proxy without the engine of plugins
 #   PROFILE=dev scripts/build-static.sh arm64    to try a script: a debug build
@@ -48,7 +48,9 @@ export RUSTFLAGS CFLAGS
 cargo build --profile "$PROFILE" --locked --target "$target" "${proxy[@]}"
 # Build scripts and derive macros are compiled once for both; cargo takes another kind of link-time optimisation for
 # another library.
-[[ ! $images ]] || cargo build --profile "$PROFILE" --locked --target "$target" --package bookinfo --package tulle-cni
+others=(--package bookinfo)
+[[ ! $images ]] || others+=(--package tulle-cni)
+cargo build --profile "$PROFILE" --locked --target "$target" "${others[@]}"
 # The controller and the command are small rather than fast: instructions that functions have in common become a function.
 # LLVM does so by itself on arm64 alone, and once. On armv7 it makes wrong code of that (LLVM 22: a controller that ends as soon as it
 # opens its store), and on riscv64 it does nothing.

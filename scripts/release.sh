@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a release in build/release: for each architecture static programs as .tar.gz, .deb and .rpm with man pages,
-# completions and licences, and a bill of materials (CycloneDX); OCI images, Helm charts, install.sh, a statement how all
-# that was made (in-toto, SLSA), SHA256SUMS, and a signature of it. It needs no daemon, and no network but registries. The
+# completions and licences, the demo, and a bill of materials (CycloneDX); OCI images, Helm charts, install.sh, a statement
+# how all that was made (in-toto, SLSA), SHA256SUMS, and a signature of it. It needs no daemon, and no network but registries. The
 # same commit gives the same bytes; docs/install.md says under which conditions.
 #
 #   KEY=FILE scripts/release.sh                            signs with this SSH key (a public one: by the agent that has the other)
@@ -138,20 +138,40 @@ build() {
     mv "$work/images/values.yaml" "$work/out/tulle-$version-images.yaml"
 }
 
+# A bill of materials and licences are of all programs that a release has for an architecture.
+bill() { # ARCH
+    local program
+    for program in tulle tulle-proxy tulle-envoy bookinfo; do
+        [[ -f $(programs "$1")/$program ]] || fail "there is no $(programs "$1")/$program"
+    done
+    mkdir -p "$work/licences"
+    "${release[@]}" libraries --version "$version" --target "$(target "$1")" --programs "$(programs "$1")" \
+        --sbom "$work/out/tulle-$version-linux-$1.cdx.json" --licences "$work/licences/$1"
+}
+
 # Everything in a package or tarball but its own directories: bin, man, completions, doc.
 contents() { # ARCH
     local arch=$1 place=$work/contents/$1 program
     mkdir -p "$place"/{bin,doc}
     for program in tulle tulle-proxy tulle-envoy; do
-        [[ -f $(programs "$arch")/$program ]] || fail "there is no $(programs "$arch")/$program"
         install -m 755 "$(programs "$arch")/$program" "$place/bin/$program"
     done
     cp -r "$work/pages/man1" "$work/pages/completions" "$place"
     install -m 644 LICENSE README.md CHANGELOG.md "$place/doc"
     mkdir "$place/doc/html"
     cp -r "$DOCS/en" "$DOCS/zh" "$place/doc/html"
-    "${release[@]}" libraries --version "$version" --target "$(target "$arch")" --programs "$place/bin" \
-        --sbom "$work/out/tulle-$version-linux-$arch.cdx.json" --licences "$place/doc/LIBRARIES.txt"
+    cp "$work/licences/$arch" "$place/doc/LIBRARIES.txt"
+}
+
+# What `make demo` runs in a checkout, for whoever has none: its applications are nothing to install.
+demo() { # ARCH
+    local place=$work/demo/$1
+    mkdir -p "$place"
+    install -m 755 "$(programs "$1")/bookinfo" "$place/bookinfo"
+    sed 's|^  workingDirectory: \.\.$|  workingDirectory: .|; s|\[target/release/bookinfo, |[./bookinfo, |' demo/mesh.yaml >"$place/mesh.yaml"
+    cp LICENSE demo/deny-ratings.yaml "$place"
+    cp "$work/licences/$1" "$place/LIBRARIES.txt"
+    "${release[@]}" tar "$place" "$work/out/tulle-demo-$version-linux-$1.tar.gz"
 }
 
 # The same files as people have them below /usr/local, or as a package has them below /usr.
@@ -275,8 +295,10 @@ else
 fi
 [[ $PROGRAMS ]] || build
 for arch in "${architectures[@]}"; do
+    bill "$arch"
     contents "$arch"
     tarball "$arch"
+    demo "$arch"
     deb "$arch"
     rpm_package "$arch"
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the release of this commit twice, in two clones in directories of other names, each with a target directory of its own, and
 # compares every byte. Then looks at what came out: programs are static, stripped and within their budgets; archives and packages
-# have the documentation, man pages and completions; `tulle --version` is the release's.
+# have the documentation, man pages and completions; `tulle --version` is the release's; the demo comes up.
 #
 #   scripts/test-release.sh                          all four architectures: hours
 #   ARCH="amd64 armv7" scripts/test-release.sh       some of them
@@ -136,10 +136,28 @@ check_arch() { # ARCH
         awk -v arch="$arch" '{ printf "%s%s %.1f MB", (NR > 1 ? ", " : arch ": "), $1, $2 / 1e6 } END { print "" }'
 }
 
+# The demo of this machine's architecture, with programs of the release alone.
+check_demo() { # ARCH
+    local arch=$1 name=tulle-demo-$version-linux-$1 place=$scratch/demo/$1 said
+    mkdir -p "$place"
+    if ! tar --extract --gzip --file "$RELEASE/$name.tar.gz" --directory "$place"; then
+        wrong "$arch: there is no $name.tar.gz"
+        return
+    fi
+    is_static "$place/$name/bookinfo" || wrong "$arch: bookinfo is not static"
+    is_stripped "$place/$name/bookinfo" || wrong "$arch: bookinfo is not stripped"
+    [[ $arch == "$own" ]] || return 0
+    said=$(TULLE_STATE=$place/state TULLE_NAME=release-demo "$scratch/$arch/tarball/bin/tulle" up "$place/$name/mesh.yaml" --verify --detach 2>&1) ||
+        wrong "$arch: the demo does not come up"
+    TULLE_STATE=$place/state TULLE_NAME=release-demo "$scratch/$arch/tarball/bin/tulle" down --purge || wrong "$arch: the demo does not end"
+    [[ $said == *"each mutual TLS between the two identities shown"* ]] || wrong "$arch: the demo says $said"
+}
+
 [[ $RELEASE ]] || make_twice
 (cd "$RELEASE" && sha256sum --check --quiet SHA256SUMS) || wrong "SHA256SUMS is of other files"
 for arch in "${architectures[@]}"; do
     check_arch "$arch"
+    check_demo "$arch"
 done
 if ((failed)); then exit 1; fi
 [[ ! $made ]] || rm -rf "$PLACE"

@@ -12,7 +12,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A package of the workspace and the program that it makes.
-PACKAGES = {"tulle": "tulle-cli", "tulle-proxy": "tulle-proxy", "tulle-envoy": "tulle-envoy"}
+PACKAGES = {"tulle": "tulle-cli", "tulle-proxy": "tulle-proxy", "tulle-envoy": "tulle-envoy", "bookinfo": "bookinfo"}
 # The console's page is compiled from these, and is within `tulle`.
 PAGE = ROOT / "web/package-lock.json"
 

@@ -171,7 +171,7 @@ class Release(unittest.TestCase):
             programs, pages = place / "programs" / ARCH, place / "pages"
             for directory in (programs, pages / "man1", pages / "completions"):
                 directory.mkdir(parents=True)
-            for program in ("tulle", "tulle-proxy", "tulle-envoy"):
+            for program in ("tulle", "tulle-proxy", "tulle-envoy", "bookinfo"):
                 (programs / program).write_text(f"#!/bin/sh\necho {program} of the release\n")
                 (programs / program).chmod(0o755)
             for page in ("tulle", "tulle-up", "tulle-proxy", "tulle-envoy"):
@@ -396,6 +396,21 @@ class Release(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done)
             self.assertFalse((root / "usr/bin/tulle").exists())
 
+    def test_the_demo_needs_nothing_beside_it(self):
+        name = f"tulle-demo-{self.version}-linux-{ARCH}"
+        with tempfile.TemporaryDirectory() as directory:
+            done = run("tar", "--extract", "--gzip", "--file", self.out / f"{name}.tar.gz", "--directory", directory)
+            self.assertEqual(done.returncode, 0, done)
+            place = Path(directory) / name
+            self.assertEqual(sorted(files_below(place)), ["LIBRARIES.txt", "LICENSE", "bookinfo", "deny-ratings.yaml", "mesh.yaml"])
+            self.assertEqual(run(place / "bookinfo").stdout, "bookinfo of the release\n")
+            ours = (ROOT / "demo/mesh.yaml").read_text()
+            theirs = (place / "mesh.yaml").read_text()
+            self.assertEqual(theirs.replace("workingDirectory: .\n", "workingDirectory: ..\n").replace("[./", "[target/release/"), ours)
+            # Each application is started where the manifest is, and by its name there.
+            self.assertEqual(re.findall(r"workingDirectory: (.*)", theirs), ["."] * ours.count("kind: Workload\n"))
+            self.assertEqual({command.split(",")[0] for command in re.findall(r"command: \[(.*)\]", theirs)}, {"./bookinfo"})
+
     def test_charts_are_whole(self):
         for name in ("tulle", "tulle-crds"):
             with tarfile.open(self.out / f"{name}-{self.version}.tgz") as tar:
@@ -446,7 +461,7 @@ class Bill(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
-            for program in ("tulle", "tulle-proxy", "tulle-envoy"):
+            for program in ("tulle", "tulle-proxy", "tulle-envoy", "bookinfo"):
                 (place / program).write_text(program)
             done = run(sys.executable, "-B", ROOT / "scripts/release", "libraries", "--version", "9.9", "--target", TARGET,
                        "--programs", place, "--sbom", place / "bill", "--licences", place / "licences",
@@ -460,7 +475,7 @@ class Bill(unittest.TestCase):
         locked = {(p["name"], p["version"]): p
                   for p in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
         wanted = {}
-        for package in ("tulle-cli", "tulle-proxy", "tulle-envoy"):
+        for package in ("tulle-cli", "tulle-proxy", "tulle-envoy", "bookinfo"):
             for edges in ("normal", "normal,build"):
                 done = run("cargo", "tree", "--locked", "--target", TARGET, "--package", package, "--edges", edges,
                            "--prefix", "none", cwd=ROOT)
@@ -484,7 +499,7 @@ class Bill(unittest.TestCase):
             return next(c for c in self.components.values() if c["name"] == name)
 
         self.assertEqual(of("rustls")["scope"], "required")
-        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["tulle", "tulle-envoy", "tulle-proxy"])
+        self.assertEqual([p["value"] for p in of("rustls")["properties"]], ["bookinfo", "tulle", "tulle-envoy", "tulle-proxy"])
         # The engine of plugins is in the proxy alone; derive macros are in nothing.
         self.assertEqual([p["value"] for p in of("rquickjs-core")["properties"]], ["tulle-proxy"])
         self.assertEqual(of("serde_derive")["scope"], "excluded")
