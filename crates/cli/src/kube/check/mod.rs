@@ -131,9 +131,9 @@ fn report(facts: &Facts, pre: bool, proxy: bool) -> Report {
         images::check(facts, &mut report);
         issuer::check(facts, &mut report);
         gateways::check(facts, &mut report);
+        ingresses::check(facts, &mut report);
     }
     if !pre {
-        ingresses::check(facts, &mut report);
         injection::check(facts, &mut report);
         proxies::check(facts, &mut report);
         border::check(facts, &mut report);
@@ -216,6 +216,21 @@ fn summary(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_sidecars_and_their_pods_are_looked_at_with_proxy() {
+        let ids = |proxy: bool| -> Vec<&'static str> {
+            let report = report(&Facts::default(), false, proxy);
+            report.0.into_iter().map(|found| found.id).collect()
+        };
+        let (all, of_proxies) = (ids(false), ids(true));
+        for id in ["TK051", "TK060"] {
+            assert!(all.contains(&id) && of_proxies.contains(&id), "{id}");
+        }
+        for id in ["TK020", "TK110"] {
+            assert!(all.contains(&id) && !of_proxies.contains(&id), "{id}");
+        }
+    }
 
     #[test]
     fn what_is_wrong_says_what_to_do() {
