@@ -6,3 +6,4 @@ pub mod dial;
 pub mod file;
 pub mod host;
 pub mod publish;
+pub(crate) mod random;

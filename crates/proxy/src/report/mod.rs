@@ -13,7 +13,8 @@ mod taps;
 
 use crate::admin::{Admin, ask};
 use crate::balance;
-use crate::control::client::{WantedReports, fraction, instance};
+use crate::control::client::{WantedReports, instance};
+use crate::control::random::fraction;
 use crate::telemetry::logging;
 use crate::telemetry::metrics::WorkerReport;
 use crate::worker::Command;
