@@ -165,7 +165,7 @@ pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio
         let ours = ours.and_then(|of| of.get(figure)).filter(|_| with_ratio);
         if let Some(ratio) = ours {
             let digits = if ratio.median < 3.0 { 2 } else { 1 };
-            text += &format!(" ({} ×)", number::fixed(ratio.median, digits));
+            text += &format!(" ({}{RATIO}", number::fixed(ratio.median, digits));
         }
         Some(text)
     };
@@ -183,7 +183,9 @@ pub(super) fn beside(results: &Results, scenario: &str, figure: &str, with_ratio
     format!("; {}.", all.join(", "))
 }
 
-/// Explains the brackets of [`beside`].
+/// Ends each bracket of [`beside`].
+pub(super) const RATIO: &str = " ×)";
+/// Explains these brackets.
 pub(super) const IN_BRACKETS: &str = "In brackets: Tulle’s figure divided by theirs, run by run.";
 
 /// One thing remarked on runs of one peer.

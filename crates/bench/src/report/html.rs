@@ -260,7 +260,7 @@ fn invalid(html: &mut String, results: &Results) {
 
 fn notes(html: &mut String, results: &Results) {
     html.push_str("<section id=\"notes\">\n<h2>What to know</h2>\n<ul>\n");
-    for note in super::common_notes().iter().chain(&results.notes) {
+    for note in super::common_notes(results).iter().chain(&results.notes) {
         let _ = writeln!(html, "<li>{}</li>", inline(note));
     }
     html.push_str("</ul>\n");

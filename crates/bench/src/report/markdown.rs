@@ -55,7 +55,7 @@ pub(super) fn summary(results: &Results, page: &Page) -> String {
         text.push('\n');
     }
     text += "## What to know\n\n";
-    for note in super::common_notes().iter().chain(&results.notes) {
+    for note in super::common_notes(results).iter().chain(&results.notes) {
         let _ = writeln!(text, "- {note}");
     }
     text += "\n## Where it ran\n\n";
@@ -116,7 +116,10 @@ pub(super) fn excerpt(results: &Results, page: &Page, pictures: &str) -> String 
 
 fn tables_and_remarks(text: &mut String, section: &Section) {
     for one in &section.tables {
-        let _ = write!(text, "{}\n\n{}\n", one.caption, table(one));
+        if !one.caption.is_empty() {
+            let _ = write!(text, "{}\n\n", one.caption);
+        }
+        let _ = writeln!(text, "{}", table(one));
     }
     for remark in &section.remarks {
         let _ = writeln!(text, "- {remark}");

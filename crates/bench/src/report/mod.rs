@@ -278,11 +278,26 @@ fn page_of(results: &Results) -> page::Page {
     }
 }
 
-/// Notes that are true of every study.
-fn common_notes() -> [String; 3] {
+/// Notes on figures of any study; there are medians only where something was repeated.
+fn common_notes(results: &Results) -> [String; 3] {
+    let mut summaries = results.summaries.values().chain([&results.headline]);
+    let repeated = summaries.any(|summary| {
+        let mut spreads = summary.peers.values().flat_map(BTreeMap::values);
+        spreads.any(|spread| spread.count > 1)
+    });
+    let (runs, ratios) = match repeated {
+        true => (
+            "Medians of interleaved runs, another peer first in each; in brackets, or as whiskers and bands, the least and the largest run.",
+            "Absolute figures belong to this machine at that time. Ratios are taken between runs of the same repeat, and then their median: they hold elsewhere much better.",
+        ),
+        false => (
+            "Each figure is of one run: nothing shows how far runs differ.",
+            "Absolute figures belong to this machine at that time. Ratios are taken between runs of the same repeat: they hold elsewhere much better.",
+        ),
+    };
     [
-        "Medians of interleaved runs, another peer first in each; in brackets, or as whiskers and bands, the least and the largest run.",
-        "Absolute figures belong to this machine at that time. Ratios are taken between runs of the same repeat, and then their median: they hold elsewhere much better.",
+        runs,
+        ratios,
         "A run that lost requests, or whose mutual TLS was not proven, is invalid: it is listed and in no median.",
     ]
     .map(str::to_owned)

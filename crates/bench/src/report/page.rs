@@ -62,6 +62,8 @@ pub(super) struct Cell {
     pub(super) peer: Option<String>,
     /// Not a figure: set to the left.
     pub(super) words: bool,
+    /// How many runs it is the median of; none if it is no median.
+    pub(super) runs: usize,
 }
 
 impl Cell {
@@ -107,6 +109,7 @@ impl Cell {
         };
         Self {
             range: number::range(&spread),
+            runs: spread.count,
             ..Self::figure(number::median(&spread))
         }
     }
@@ -118,6 +121,23 @@ impl Table {
         self.rows
             .iter()
             .any(|row| row.get(column).is_some_and(|cell| cell.text != "–"))
+    }
+
+    /// Whether a column whose title begins so says anything.
+    pub(super) fn has(&self, title: &str) -> bool {
+        let mut columns = self.head.iter().enumerate();
+        columns.any(|(i, head)| head.starts_with(title) && self.says(i))
+    }
+
+    /// How many runs its figures are of, in words for the caption; none without such figures.
+    pub(super) fn runs_in_words(&self) -> Option<&'static str> {
+        let cells = || self.rows.iter().flatten();
+        match cells().map(|cell| cell.runs).max() {
+            None | Some(0) => None,
+            Some(1) => Some("each figure is of one run"),
+            Some(_) if cells().any(|cell| cell.range.is_some()) => Some("medians (least–largest)"),
+            Some(_) => Some("medians"),
+        }
     }
 
     /// Removes columns that were not measured, except for the first `keep`.

@@ -1,6 +1,6 @@
 //! The report of `pair`.
 
-use super::cells::{IN_BRACKETS, Row, beside, name, remarks};
+use super::cells::{IN_BRACKETS, RATIO, Row, beside, name, remarks};
 use super::charts::{self, Figure};
 use super::number;
 use super::page::{Cell, Page, Section, Table};
@@ -144,11 +144,17 @@ fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
         cells.extend(speed.map(|(_, figure)| row.figure(figure)));
         cells
     };
-    let first = Table {
-        caption: "Medians (least–largest). Ratios are taken run by run.".into(),
+    let mut first = Table {
         head,
         rows: peers.iter().map(cost).collect(),
-    };
+        ..Table::default()
+    }
+    .without_empty_columns(1);
+    let runs = first.runs_in_words().map(number::capital);
+    let ratios = first
+        .has("÷")
+        .then(|| "Ratios are taken run by run".to_owned());
+    first.caption = sentences(runs.into_iter().chain(ratios));
 
     let sizes = [
         ("MiB idle", figure::RSS_IDLE_MIB),
@@ -172,14 +178,26 @@ fn tables(results: &Results, scenario: &str, peers: &[&str]) -> Vec<Table> {
         cells.extend([busy(&row), row.errors(), row.identities(), row.runs()]);
         cells
     };
-    let second = Table {
-        caption: "MiB are of the larger sidecar; busy is in percent of one core.".into(),
+    let mut second = Table {
         head,
         rows: peers.iter().map(size).collect(),
-    };
-    let tables = [first, second].map(|table| table.without_empty_columns(1));
+        ..Table::default()
+    }
+    .without_empty_columns(1);
+    let units = [
+        ("MiB", "MiB are of the larger sidecar"),
+        ("busy", "busy is in percent of one core"),
+    ];
+    let units = units.into_iter().filter(|(title, _)| second.has(title));
+    let units: Vec<&str> = units.map(|(_, unit)| unit).collect();
+    let units = Some(number::capital(&units.join("; "))).filter(|text| !text.is_empty());
+    second.caption = sentences(units.into_iter());
     let says = |table: &Table| table.head.len() > 1;
-    tables.into_iter().filter(says).collect()
+    [first, second].into_iter().filter(says).collect()
+}
+
+fn sentences(texts: impl Iterator<Item = String>) -> String {
+    texts.map(|text| text + ".").collect::<Vec<_>>().join(" ")
 }
 
 fn busy(row: &Row<'_>) -> Cell {
@@ -202,7 +220,16 @@ fn lead(results: &Results) -> String {
     let row = |peer| Row::new(results, &headline.name, peer);
     let subject = row(SUBJECT);
     let Some(cpu) = subject.spread(figure::CPU_US_PER_REQUEST) else {
-        return "No run of Tulle was valid: there is no result.".to_owned();
+        let valid = subject
+            .summary
+            .is_some_and(|s| s.peers.contains_key(SUBJECT));
+        return match valid {
+            true => format!(
+                "{}: no CPU of a request was measured; the tables have what was.",
+                number::capital(&headline.title)
+            ),
+            false => "No run of Tulle was valid: there is no result.".to_owned(),
+        };
     };
     let beside = |figure, with_ratio| beside(results, &headline.name, figure, with_ratio);
     let mut text = format!(
@@ -234,7 +261,7 @@ fn lead(results: &Results) -> String {
     if !memory.is_empty() {
         text += &format!(" A sidecar of Tulle took {}.", memory.join(", "));
     }
-    if !results.headline.ratios.is_empty() {
+    if text.contains(RATIO) {
         text = format!("{text} {IN_BRACKETS}");
     }
     text
@@ -317,9 +344,85 @@ pub(super) fn readme(results: &Results) -> String {
         of += "; ";
     }
     let machine = results.environment.machine();
+    let figures = match runs {
+        1 => "One run of each".to_owned(),
+        _ => format!("Medians of {runs} interleaved runs"),
+    };
+    let ratios = match with_envoy {
+        true => ", ratios taken run by run",
+        false => "",
+    };
     format!(
-        "{}\nMedians of {runs} interleaved runs, ratios taken run by run; {of}{machine}; {}.\n",
+        "{}\n{figures}{ratios}; {of}{machine}; {}.\n",
         super::markdown::table(&table),
         results.date
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::*;
+
+    fn captions(results: &Results) -> Vec<Vec<String>> {
+        let sections = page(results).sections.into_iter();
+        let captions = |section: Section| -> Vec<String> {
+            section.tables.into_iter().map(|t| t.caption).collect()
+        };
+        sections.map(captions).collect()
+    }
+
+    #[test]
+    fn a_caption_speaks_of_the_columns_that_its_table_has() {
+        let mut results = fixture::pair();
+        let all = captions(&results);
+        let [saturated, rate, idle] = &all[..] else {
+            panic!("three scenarios: {all:?}");
+        };
+        let medians = "Medians (least–largest). Ratios are taken run by run.";
+        let units = "MiB are of the larger sidecar; busy is in percent of one core.";
+        assert_eq!(saturated[..], [medians, units]);
+        assert_eq!(rate[..], [medians, ""]);
+        assert_eq!(idle[..], ["MiB are of the larger sidecar."]);
+
+        let others = ["tulle", "haproxy", "none"];
+        results.samples.retain(|s| others.contains(&&*s.peer));
+        results.summarise();
+        assert_eq!(captions(&results)[0][0], "Medians (least–largest).");
+        assert!(readme(&results).contains("\nMedians of 5 interleaved runs; "));
+    }
+
+    #[test]
+    fn one_run_has_no_medians() {
+        let mut results = fixture::pair();
+        results.samples.retain(|s| s.repeat == 0);
+        results.summarise();
+        let first = &captions(&results)[0][0];
+        assert_eq!(
+            first,
+            "Each figure is of one run. Ratios are taken run by run."
+        );
+        let summary = super::super::markdown::summary(&results, &page(&results));
+        assert!(!summary.contains("Medians"), "{summary}");
+        assert!(readme(&results).contains("\nOne run of each, ratios taken run by run; "));
+    }
+
+    #[test]
+    fn a_valid_run_without_requests_is_not_called_invalid() {
+        let mut results = fixture::pair();
+        results.scenarios.retain(|s| s.name == "idle");
+        results.samples.retain(|s| s.scenario == "idle");
+        results.summarise();
+        let lead = lead(&results);
+        assert!(lead.contains("no CPU of a request was measured"), "{lead}");
+    }
+
+    #[test]
+    fn brackets_are_explained_where_there_are_some() {
+        let mut results = fixture::pair();
+        assert!(lead(&results).contains(IN_BRACKETS));
+        results.samples.retain(|s| s.peer == SUBJECT);
+        results.summarise();
+        assert!(!lead(&results).contains(IN_BRACKETS));
+    }
 }

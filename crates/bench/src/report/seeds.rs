@@ -1,7 +1,7 @@
 //! The report of `seeds`: the published table for each path, and the published charts for each path
 //! and limit.
 
-use super::cells::{IN_BRACKETS, Row, beside, name, remarks};
+use super::cells::{IN_BRACKETS, RATIO, Row, beside, name, remarks};
 use super::charts::{self, Figure, Over};
 use super::number;
 use super::page::{Cell, Chart, Page, Section, Table};
@@ -106,32 +106,39 @@ fn overview(results: &Results, path: &str, scenarios: &[&Scenario]) -> Section {
         let meshes = peers.into_iter().filter(|peer| *peer != NO_MESH);
         rows.extend(meshes.map(|peer| published(results, path, scenario, peer)));
     }
-    let whose = shown(path);
+    let mut table = Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows,
+        ..Table::default()
+    }
+    .without_empty_columns(8);
+    let runs = table.runs_in_words().map(|words| format!(": {words}"));
+    table.caption = format!("Path {path}{}.", runs.unwrap_or_default());
+    if baseline {
+        table.caption +=
+            " A baseline has no sidecars to limit: it is measured once in each repeat.";
+    }
     let labels = |key: &str| scenarios.first().and_then(|s| s.labels.get(key).cloned());
-    let mut text = format!("CPU and memory are of the sidecar of {whose}.");
+    let mut text = Vec::new();
+    if table.has("sidecar CPU") || table.has("sidecar MiB") {
+        let whose = shown(path);
+        text.push(format!("CPU and memory are of the sidecar of {whose}."));
+    }
     if let (Some(app), Some(load), Some(connections)) =
         (labels("app"), labels("load"), labels("connections"))
     {
-        text += &format!(" Application: {app}. Load: {load}, {connections} connections.");
+        text.push(format!(
+            "Application: {app}. Load: {load}, {connections} connections."
+        ));
     }
     if let Some(way_in) = labels("way_in") {
-        text += &format!(" Way in: {way_in}.");
+        text.push(format!("Way in: {way_in}."));
     }
-    let table = Table {
-        caption: format!(
-            "Path {path}: medians (least–largest). A baseline has no sidecars to limit: it is measured once in each repeat."
-        ),
-        head: head.map(str::to_owned).to_vec(),
-        rows,
-    };
     let who = bottleneck(results, path, scenarios);
     Section {
         title: format!("Path {path}"),
-        text,
-        tables: vec![table.without_empty_columns(8)]
-            .into_iter()
-            .chain(who)
-            .collect(),
+        text: text.join(" "),
+        tables: std::iter::once(table).chain(who).collect(),
         ..Section::default()
     }
 }
@@ -202,14 +209,26 @@ fn bottleneck(results: &Results, path: &str, scenarios: &[&Scenario]) -> Option<
             rows.push(cells);
         }
     }
-    let table = Table {
-        caption: format!(
-            "Path {path}: who was busy, and whether it counts. CPU in percent of one core; idle in percent of the machine."
-        ),
+    let mut table = Table {
         head,
         rows,
+        ..Table::default()
+    }
+    .without_empty_columns(2);
+    let busy = columns.iter().any(|(title, _)| table.has(title));
+    let units = [
+        (busy, "CPU in percent of one core"),
+        (table.has("machine idle"), "idle in percent of the machine"),
+    ];
+    let units = units.into_iter().filter(|(has, _)| *has);
+    let units: Vec<&str> = units.map(|(_, unit)| unit).collect();
+    table.caption = match units.is_empty() {
+        true => format!("Path {path}: what counts."),
+        false => format!(
+            "Path {path}: who was busy, and whether it counts. {}.",
+            number::capital(&units.join("; "))
+        ),
     };
-    let table = table.without_empty_columns(2);
     (table.head.len() > 2).then_some(table)
 }
 
@@ -297,8 +316,52 @@ fn lead(results: &Results) -> String {
         }
     }
     if sentences.is_empty() {
-        return "No run of Tulle was valid: there is no result.".to_owned();
+        return format!("No run of Tulle on the path {headline} was valid: there is no result.");
     }
-    sentences.push(IN_BRACKETS.to_owned());
+    if sentences.iter().any(|text| text.contains(RATIO)) {
+        sentences.push(IN_BRACKETS.to_owned());
+    }
     sentences.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::*;
+
+    #[test]
+    fn captions_speak_of_the_rows_and_columns_that_their_tables_have() {
+        let mut results = fixture::seeds();
+        let captions = |results: &Results| -> Vec<String> {
+            let section = page(results).sections.swap_remove(0);
+            section.tables.into_iter().map(|t| t.caption).collect()
+        };
+        let baseline = "A baseline has no sidecars to limit: it is measured once in each repeat.";
+        let busy =
+            "Path gateway-ratings: who was busy, and whether it counts. CPU in percent of one core";
+        assert_eq!(
+            captions(&results),
+            [
+                format!("Path gateway-ratings: medians (least–largest). {baseline}"),
+                format!("{busy}; idle in percent of the machine.")
+            ]
+        );
+        assert!(lead(&results).contains(IN_BRACKETS));
+
+        results
+            .samples
+            .retain(|s| s.repeat == 0 && s.peer == SUBJECT);
+        for sample in &mut results.samples {
+            sample.figures.remove("machine_idle");
+        }
+        results.summarise();
+        assert_eq!(
+            captions(&results),
+            [
+                "Path gateway-ratings: each figure is of one run.".to_owned(),
+                format!("{busy}.")
+            ]
+        );
+        assert!(!lead(&results).contains(IN_BRACKETS));
+    }
 }

@@ -172,9 +172,11 @@ fn draw(
     (file, figure, title, unit): (&str, &str, &str, &'static str),
 ) -> Option<Chart> {
     let mut lines = Vec::new();
+    let mut several = false;
     for (peer, scenarios) in peers {
         let point = |scenario: &&Scenario| {
             let s: Spread = Row::new(results, &scenario.name, peer).spread(figure)?;
+            several |= s.count > 1;
             Some(Point {
                 x: connections(scenario),
                 y: s.median,
@@ -217,12 +219,13 @@ fn draw(
     } else {
         "lower"
     };
+    let runs = match several {
+        true => "; median, band: all runs",
+        false => "",
+    };
     let plot = Plot {
         title: title.to_owned(),
-        subtitle: format!(
-            "{unit} at {}; median, band: all runs; {better} is better",
-            at(rate)
-        ),
+        subtitle: format!("{unit} at {}{runs}; {better} is better", at(rate)),
         x: Axis::values(&ticks),
         y: Axis::from_zero(high, unit),
         x_label: "connections",
@@ -284,16 +287,20 @@ fn tables(
         let rows = rows.flat_map(|(peer, of)| of.iter().map(|s| row(s, peer)));
         let mut rows: Vec<(f64, Vec<Cell>)> = rows.collect();
         rows.sort_by(|a, b| f64::total_cmp(&a.0, &b.0));
-        Table {
-            caption: format!(
-                "{}, {}: {caption}; medians (least–largest).",
-                number::capital(&at(rate)),
-                in_words(mode)
-            ),
+        let mut table = Table {
             head,
             rows: rows.into_iter().map(|(_, cells)| cells).collect(),
+            ..Table::default()
         }
-        .without_empty_columns(2)
+        .without_empty_columns(2);
+        let runs = table.runs_in_words().map(|words| format!("; {words}"));
+        table.caption = format!(
+            "{}, {}: {caption}{}.",
+            number::capital(&at(rate)),
+            in_words(mode),
+            runs.unwrap_or_default()
+        );
+        table
     };
     let tables = [
         table("what the client saw", &seen, true),
@@ -316,7 +323,7 @@ fn lead(results: &Results) -> String {
         found.and_then(|(_, scenarios)| scenarios.last().copied())
     };
     let Some(most) = last(SUBJECT) else {
-        return "No run of Tulle was done: there is no result.".to_owned();
+        return "No run with two sidecars of Tulle was done: there is no result.".to_owned();
     };
     let mut sentences = Vec::new();
     let show = |peer: &str, scenario: &Scenario| {
@@ -325,7 +332,10 @@ fn lead(results: &Results) -> String {
         Some((p50?, p99?))
     };
     for (peer, _) in &peers {
-        let Some((p50, p99)) = last(peer).and_then(|scenario| show(peer, scenario)) else {
+        // An interrupted study has fewer connections of some peers: those figures are no comparison.
+        let same = |s: &&Scenario| label(s, "connections") == label(most, "connections");
+        let scenario = last(peer).filter(same);
+        let Some((p50, p99)) = scenario.and_then(|scenario| show(peer, scenario)) else {
             continue;
         };
         let whose = match *peer {
@@ -339,7 +349,11 @@ fn lead(results: &Results) -> String {
         ));
     }
     if sentences.is_empty() {
-        return "No run was valid: there is no result.".to_owned();
+        return format!(
+            "At {} over {} connections no run with two sidecars or none was valid: there is no result.",
+            at(rate),
+            number::tick(connections(most))
+        );
     }
     format!(
         "At {} over {} connections the client saw these medians and 99th percentiles: {}.",
@@ -347,4 +361,50 @@ fn lead(results: &Results) -> String {
         number::tick(connections(most)),
         sentences.join("; ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{fixture, markdown};
+    use super::*;
+
+    #[test]
+    fn captions_speak_of_medians_where_there_are_several_runs() {
+        let mut results = fixture::sweep();
+        let (several, one) = (
+            "what the client saw; medians (least–largest).",
+            "what the client saw; each figure is of one run.",
+        );
+        let band = "; median, band: all runs; lower is better";
+        let shown = |results: &Results| {
+            let page = page(results);
+            let charts = page.sections.iter().flat_map(|s| &s.charts);
+            let charts = charts.map(|chart| chart.svg.inline()).collect::<String>();
+            (markdown::summary(results, &page), charts)
+        };
+        let (text, charts) = shown(&results);
+        assert!(text.contains(several) && !text.contains(one), "{text}");
+        assert!(text.contains("Medians of interleaved runs"), "{text}");
+        assert!(charts.contains(band));
+
+        results.samples.retain(|s| s.repeat == 0);
+        results.summarise();
+        let (text, charts) = shown(&results);
+        assert!(text.contains(one), "{text}");
+        assert!(!text.contains("least–largest"), "{text}");
+        assert!(!text.contains("Medians of interleaved runs"), "{text}");
+        assert!(!charts.contains(band));
+    }
+
+    #[test]
+    fn the_result_in_words_compares_the_same_number_of_connections() {
+        let mut results = fixture::sweep();
+        assert!(lead(&results).contains("two sidecars of Envoy"));
+        let left_out = |s: &Sample| s.peer == "envoy" && s.scenario.ends_with("-c64");
+        results.samples.retain(|s| !left_out(s));
+        results.summarise();
+        let lead = lead(&results);
+        assert!(lead.contains("over 64 connections"), "{lead}");
+        assert!(!lead.contains("Envoy"), "{lead}");
+    }
 }

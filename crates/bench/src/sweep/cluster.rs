@@ -8,6 +8,7 @@ use crate::fortio::PAYLOAD;
 use crate::interrupt::Interrupt;
 use crate::kubernetes::{
     self, App, Asked, Kubectl, Loaded, Mesh, Nodes, ReadyNamespace, SidecarUsage, StrangerRequest,
+    Used,
 };
 use crate::report::{Recorder, Study};
 use crate::results::Sample;
@@ -237,31 +238,8 @@ impl Bench<'_> {
 
     fn figures(&self, sample: &mut Sample, scene: &Scene, loaded: &Loaded) {
         loaded.report.tell(sample);
-        let sidecars = [
-            ("client", scene.mode.has_client()),
-            ("server", scene.mode.has_server()),
-        ];
-        let (mut cores, mut peak) = (0.0, 0.0_f64);
-        for (role, _) in sidecars.into_iter().filter(|(_, has)| *has) {
-            let Some(used) = loaded.usage.used(role) else {
-                sample.remarks.push(format!(
-                    "no CPU and memory of the {role}'s sidecar: its kubelet looked less than twice in {:?}; load for longer (--seconds)",
-                    self.load.time
-                ));
-                return;
-            };
-            let mut set = |name: &str, value: f64| {
-                sample.figures.insert(format!("{role}_{name}"), value);
-            };
-            set("cpu_milli", used.cores * 1e3);
-            set("rss_mib", used.mib);
-            cores += used.cores;
-            peak = peak.max(used.peak_mib);
-            sample.series.push(used.series);
-        }
-        if scene.mode != Mode::Baseline {
-            SidecarUsage::sidecars(sample, cores, peak);
-        }
+        let used = |role: &str| loaded.usage.used(role);
+        tell_usage(sample, scene.mode, self.load.time, used);
     }
 
     fn counter(&self) -> &'static str {
@@ -277,5 +255,73 @@ impl Bench<'_> {
             Protocol::Tcp => u64::from(scene.connections),
             _ => loaded.report.answered(),
         }
+    }
+}
+
+/// Each sidecar's usage, and that of all together if it is known of each. Each one without is remarked: a reader would
+/// else take the reason of one for that of both.
+fn tell_usage(
+    sample: &mut Sample,
+    mode: Mode,
+    time: Duration,
+    usage: impl Fn(&str) -> Option<Used>,
+) {
+    let sidecars = [("client", mode.has_client()), ("server", mode.has_server())];
+    let (mut cores, mut peak) = (0.0, 0.0_f64);
+    let mut all = mode != Mode::Baseline;
+    for (role, _) in sidecars.into_iter().filter(|(_, has)| *has) {
+        let Some(used) = usage(role) else {
+            sample.remarks.push(format!(
+                "no CPU and memory of the {role}'s sidecar: its kubelet looked less than twice in {time:?}; load for longer (--seconds)"
+            ));
+            all = false;
+            continue;
+        };
+        let mut set = |name: &str, value: f64| {
+            sample.figures.insert(format!("{role}_{name}"), value);
+        };
+        set("cpu_milli", used.cores * 1e3);
+        set("rss_mib", used.mib);
+        cores += used.cores;
+        peak = peak.max(used.peak_mib);
+        sample.series.push(used.series);
+    }
+    if all {
+        SidecarUsage::sidecars(sample, cores, peak);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Series, figure};
+
+    #[test]
+    fn each_sidecar_without_figures_is_remarked_and_the_other_has_its_own() {
+        let told = |known: &[&str]| {
+            let mut sample = Sample::default();
+            tell_usage(&mut sample, Mode::Both, Duration::from_secs(16), |role| {
+                known.contains(&role).then(|| Used {
+                    cores: 0.5,
+                    mib: 4.0,
+                    peak_mib: 5.0,
+                    series: Series::default(),
+                })
+            });
+            sample
+        };
+        let missing = |role: &str| {
+            format!(
+                "no CPU and memory of the {role}'s sidecar: its kubelet looked less than twice in 16s; load for longer (--seconds)"
+            )
+        };
+        assert_eq!(told(&[]).remarks, ["client", "server"].map(missing));
+        let server = told(&["server"]);
+        assert_eq!(server.remarks, [missing("client")]);
+        assert_eq!(server.figure("server_cpu_milli"), Some(500.0));
+        assert_eq!(server.figure(figure::SIDECAR_CORES), None);
+        let both = told(&["client", "server"]);
+        assert!(both.remarks.is_empty());
+        assert_eq!(both.figure(figure::SIDECAR_CORES), Some(1.0));
     }
 }
