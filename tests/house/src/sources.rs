@@ -262,7 +262,7 @@ fn quoted(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// Blanks modules of tests that stand in the text; those that are files of their own are added to `tests`.
+/// Blanks items and fields for tests that stand in the text; modules that are files of their own are added to `tests`.
 fn without_tests(text: &str, path: &[String], tests: &mut BTreeSet<Vec<String>>) -> String {
     const MARK: &str = "#[cfg(test)]";
     let mut out = String::with_capacity(text.len());
@@ -271,8 +271,10 @@ fn without_tests(text: &str, path: &[String], tests: &mut BTreeSet<Vec<String>>)
         let (before, marked) = rest.split_at(at);
         out.push_str(before);
         let item = &marked[MARK.len()..];
-        let end = match item.find([';', '{']) {
+        let end = match item.find([';', '{', '}']) {
             Some(at) if item[at..].starts_with('{') => at + block(&item[at..]),
+            // A field; a comma within its type does not end a line.
+            Some(at) if item[at..].starts_with('}') => item[..at].find(",\n").unwrap_or(at),
             Some(at) => {
                 let words: Vec<&str> = item[..at].split_whitespace().collect();
                 if let [.., "mod", name] = words.as_slice() {

@@ -90,6 +90,8 @@ fn an_arrow_that_runs_up_is_found_however_it_is_written() {
     }
     let behind = "const Q: char = '\"';\n// it's\nfn f<'a>(a: &'a str) { crate::top::run(\"}\") }";
     assert_eq!(look(behind), up(3, "top::run"));
+    let field = "struct S {\n #[cfg(test)]\n seen: Map<u8, u8>,\n all: u8,\n}\nimpl S { fn f() { crate::top::run() } }";
+    assert_eq!(look(field), up(6, "top::run"));
 }
 
 #[test]
