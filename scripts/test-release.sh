@@ -18,8 +18,8 @@ read -ra architectures <<<"$ARCH"
 own=$(scripts/target.sh --own)
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 commit=$(git rev-parse --verify HEAD)
-scratch=$(mktemp -d) made=
-trap 'rm -rf "$scratch"' EXIT
+scratch=$(mktemp -d) made= demo=
+trap 'end_demo || true; rm -rf "$scratch"' EXIT
 failed=0
 
 wrong() {
@@ -136,6 +136,13 @@ check_arch() { # ARCH
         awk -v arch="$arch" '{ printf "%s%s %.1f MB", (NR > 1 ? ", " : arch ": "), $1, $2 / 1e6 } END { print "" }'
 }
 
+# An interrupt leaves no mesh either, which would go on without its files.
+end_demo() {
+    [[ $demo ]] || return 0
+    "$demo" down --purge || return
+    demo=
+}
+
 # The demo of this machine's architecture, with programs of the release alone.
 check_demo() { # ARCH
     local arch=$1 name=tulle-demo-$version-linux-$1 place=$scratch/demo/$1 said
@@ -147,9 +154,10 @@ check_demo() { # ARCH
     is_static "$place/$name/bookinfo" || wrong "$arch: bookinfo is not static"
     is_stripped "$place/$name/bookinfo" || wrong "$arch: bookinfo is not stripped"
     [[ $arch == "$own" ]] || return 0
-    said=$(TULLE_STATE=$place/state TULLE_NAME=release-demo "$scratch/$arch/tarball/bin/tulle" up "$place/$name/mesh.yaml" --verify --detach 2>&1) ||
-        wrong "$arch: the demo does not come up"
-    TULLE_STATE=$place/state TULLE_NAME=release-demo "$scratch/$arch/tarball/bin/tulle" down --purge || wrong "$arch: the demo does not end"
+    demo=$scratch/$arch/tarball/bin/tulle
+    export TULLE_STATE=$place/state TULLE_NAME=release-demo
+    said=$("$demo" up "$place/$name/mesh.yaml" --verify --detach 2>&1) || wrong "$arch: the demo does not come up"
+    end_demo || wrong "$arch: the demo does not end"
     [[ $said == *"each mutual TLS between the two identities shown"* ]] || wrong "$arch: the demo says $said"
 }
 

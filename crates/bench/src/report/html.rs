@@ -110,7 +110,7 @@ fn write_section(html: &mut String, section: &Section, number: usize) {
         html.push_str("</div>\n");
     }
     for table in &section.tables {
-        write_table(html, table);
+        write_table(html, table, &section.title);
     }
     if !section.remarks.is_empty() {
         html.push_str("<ul class=\"remarks\">\n");
@@ -122,9 +122,12 @@ fn write_section(html: &mut String, section: &Section, number: usize) {
     html.push_str("</section>\n");
 }
 
-fn write_table(html: &mut String, table: &Table) {
+fn write_table(html: &mut String, table: &Table, section: &str) {
     // It scrolls by itself where it is too wide, also for who uses the keyboard.
-    let label = escape(&table.caption);
+    let label = match table.caption.as_str() {
+        "" => escape(section),
+        caption => escape(caption),
+    };
     let _ = writeln!(
         html,
         "<div class=\"table\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\"><table>"
@@ -215,7 +218,7 @@ fn verdicts(html: &mut String, results: &Results) {
                 rows: rows.collect(),
                 ..Table::default()
             };
-            write_table(html, &table);
+            write_table(html, &table, "Budgets");
         }
         if !verdict.skipped.is_empty() {
             let skipped = escape(&verdict.skipped.join("; "));
@@ -254,7 +257,7 @@ fn invalid(html: &mut String, results: &Results) {
         rows: rows.collect(),
     };
     html.push_str("<section id=\"invalid\">\n<h2>What does not count</h2>\n");
-    write_table(html, &table);
+    write_table(html, &table, "What does not count");
     html.push_str("</section>\n");
 }
 
@@ -293,7 +296,7 @@ fn environment(html: &mut String, results: &Results) {
         rows: rows.collect(),
     };
     html.push_str("<section id=\"environment\">\n<h2>Where it ran</h2>\n");
-    write_table(html, &table);
+    write_table(html, &table, "Where it ran");
     html.push_str("</section>\n");
 }
 
