@@ -1,6 +1,7 @@
 //! `tulle apply` and `tulle delete`: change what is stored; the mesh follows at once.
 
-use crate::args::{Delete, Files, Format};
+use crate::args::objects::{Delete, Files};
+use crate::args::output::Format;
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, Result};
 use crate::findings;

@@ -1,6 +1,6 @@
 //! Shows the URL of a page, such as one that opens a session of the console: in a browser where there is a screen, else as text.
 
-use crate::args::cluster::Dashboard;
+use crate::args::console::Dashboard;
 use crate::failure::Result;
 use crate::output::{self, line};
 use serde::Serialize;

@@ -1,6 +1,7 @@
 //! `tulle ca`: whose certificates are believed, and replacing the root.
 
-use crate::args::{Ca, Format};
+use crate::args::identity::Ca;
+use crate::args::output::Format;
 use crate::client::{Objects, Rpc};
 use crate::failure::Result;
 use crate::output::{self, Columns, line};

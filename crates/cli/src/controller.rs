@@ -1,7 +1,7 @@
 //! `tulle controller`: the controller as a process of its own, so that it can end and come back
 //! without the mesh noticing.
 
-use crate::args::ControllerArgs;
+use crate::args::internal::ControllerArgs;
 use crate::failure::{Failure, OrFail, Result};
 use std::pin::Pin;
 use std::str::FromStr;

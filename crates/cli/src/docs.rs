@@ -2,7 +2,7 @@
 //!
 //! They are too large to be part of the program. A release has them beside it; a checkout has them after `make docs`.
 
-use crate::args::{Docs, Language};
+use crate::args::about::{Docs, Language};
 use crate::browser;
 use crate::failure::{Failure, OrFail, Result};
 use std::fmt::Write;

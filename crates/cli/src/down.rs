@@ -1,6 +1,6 @@
 //! `tulle down`: ends the mesh in order, and makes sure that nothing is left of it.
 
-use crate::args::Down;
+use crate::args::up::Down;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::paths::Paths;

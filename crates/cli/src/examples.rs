@@ -322,7 +322,8 @@ Examples:
 
 #[cfg(test)]
 mod tests {
-    use crate::args::{Cli, Internal};
+    use crate::args::Cli;
+    use crate::args::internal::Internal;
     use clap::error::ErrorKind;
     use clap::{Args, Command, CommandFactory, Parser};
     use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `tulle exec`: a command as if the application of a workload had started it, so that what it says
 //! goes through the sidecar.
 
-use crate::args::Exec;
+use crate::args::workloads::Exec;
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::supervise::state::RunState;

@@ -1,6 +1,6 @@
 //! Prints findings about objects that are each valid but do not fit together.
 
-use crate::args::Format;
+use crate::args::output::Format;
 use crate::failure::Result;
 use crate::output::{self, Columns, line};
 use std::process::ExitCode;

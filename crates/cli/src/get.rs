@@ -1,7 +1,8 @@
 //! `tulle get`: what is stored.
 
 use crate::apply::kind_named;
-use crate::args::{Format, Get};
+use crate::args::objects::Get;
+use crate::args::output::Format;
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{self, Columns, line};

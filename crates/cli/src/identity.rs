@@ -1,6 +1,7 @@
 //! `tulle identity`: certificates that are refused although they are valid.
 
-use crate::args::{Format, Identity, Revoked};
+use crate::args::identity::{Identity, Revoked};
+use crate::args::output::Format;
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{self, Columns, coarse, line};

@@ -1,6 +1,6 @@
 //! `tulle logs`: the output of a process of the mesh, also after the mesh is down.
 
-use crate::args::Logs;
+use crate::args::workloads::Logs;
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use std::fs::File;

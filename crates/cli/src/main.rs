@@ -52,7 +52,9 @@ mod version;
 mod which_mesh;
 mod why;
 
-use args::{Cli, Command, Internal, Shell};
+use args::about::Shell;
+use args::internal::Internal;
+use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use failure::{Exit, OrFail, Result};
 use paths::Paths;
@@ -134,7 +136,7 @@ fn run_internal(internal: &Internal) -> Result<ExitCode> {
             run: run.clone(),
         })?,
         Internal::Supervisor { global, up } => {
-            let up = args::Up {
+            let up = args::up::Up {
                 detached: true,
                 ..up.clone()
             };

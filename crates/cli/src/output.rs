@@ -1,6 +1,6 @@
 //! How results are printed: aligned columns for people, JSON and YAML for programs.
 
-use crate::args::Format;
+use crate::args::output::Format;
 use crate::failure::{OrFail, Result};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;

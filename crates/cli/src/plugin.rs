@@ -1,6 +1,6 @@
 //! `tulle plugin`: tries a plugin before a mesh has it.
 
-use crate::args::{Plugin, PluginTrial};
+use crate::args::plugin::{Plugin, PluginTrial};
 use crate::failure::{Failure, OrFail, Result};
 use crate::{manifests, output, plugin_trial};
 use serde_json::{Value, json};

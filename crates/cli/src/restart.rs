@@ -4,7 +4,7 @@
 //! A mark on the stored object asks for it, so the host that runs the workload does it, whichever
 //! that is.
 
-use crate::args::Restart;
+use crate::args::workloads::Restart;
 use crate::client::{Objects, Rpc};
 use crate::failure::{Failure, Result};
 use crate::output::line;

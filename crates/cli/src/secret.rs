@@ -1,6 +1,7 @@
 //! `tulle secret`: a certificate and its key as the Secret that listeners of gateways refer to.
 
-use crate::args::{ObjectFormat, Secret};
+use crate::args::objects::Secret;
+use crate::args::output::ObjectFormat;
 use crate::client::Objects;
 use crate::failure::{Failure, Result};
 use crate::manifests::Manifests;

@@ -1,6 +1,6 @@
 //! `tulle token`: how another host gets in.
 
-use crate::args::Token;
+use crate::args::identity::Token;
 use crate::client::{Objects, Rpc};
 use crate::failure::Result;
 use crate::output::{self, line};

@@ -1,6 +1,6 @@
 //! `tulle version`: of this command and of the mesh that is up.
 
-use crate::args::Version;
+use crate::args::about::Version;
 use crate::client;
 use crate::failure::Result;
 use crate::output::{self, line};

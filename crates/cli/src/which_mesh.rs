@@ -2,7 +2,8 @@
 //!
 //! Options decide before anything that is found, so that a script asks the same mesh on every machine.
 
-use crate::args::cluster::{Metrics, Within};
+use crate::args::cluster::Within;
+use crate::args::proxies::Metrics;
 use crate::args::{Cli, Command, Global};
 use crate::failure::{Failure, Result};
 use crate::kubeconfig_files;
@@ -90,7 +91,7 @@ pub(crate) fn choose(cli: &Cli) -> Result<Option<WhichMesh>> {
 
 /// The namespace option of a command that both have; none for other commands.
 fn shared(command: &Command) -> Option<Option<&Within>> {
-    use crate::args::cluster::Proxy;
+    use crate::args::proxies::Proxy;
     Some(match command {
         Command::Stat(args) => Some(&args.within),
         Command::Edges(args) => Some(&args.within),

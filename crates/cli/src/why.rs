@@ -3,7 +3,7 @@
 //!
 //! The controller says what should happen; the two proxies say what did.
 
-use crate::args::Why;
+use crate::args::diagnosis::Why;
 use crate::client::{Objects, Rpc};
 use crate::failure::Result;
 use crate::http;

@@ -1,6 +1,9 @@
 //! `tulle service` and its options.
 
-use super::{JoinOptions, MeshOptions, Output, duration};
+use super::duration::duration;
+use super::join::JoinOptions;
+use super::output::Output;
+use super::up::MeshOptions;
 use crate::examples;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ mod mesh;
 
 pub(crate) use fix::{Fix, FixOutcome};
 
-use crate::args::Check;
+use crate::args::diagnosis::Check;
 use crate::failure::{OrFail, Result};
 use crate::findings;
 use crate::output::{self, Mark, line, paint};

@@ -1,6 +1,6 @@
 //! `tulle dashboard` on a host: asks the controller for a session of its console.
 
-use crate::args::cluster::Dashboard;
+use crate::args::console::Dashboard;
 use crate::browser;
 use crate::client::{self, Rpc};
 use crate::failure::{Failure, Result};

@@ -1,7 +1,7 @@
 //! `tulle support bug-report` of a host. It works after a crash, too: then it has the logs and what `check` finds.
 
 use super::source::HostMesh;
-use crate::args::cluster::Support;
+use crate::args::diagnosis::Support;
 use crate::bug_report::{self, Archive};
 use crate::check;
 use crate::client;

@@ -1,6 +1,6 @@
 //! API groups and kinds of other meshes, for whoever looks for their objects.
 
-use crate::args::OtherMesh;
+use crate::args::import::OtherMesh;
 
 /// Whether an API group belongs to a mesh.
 pub(crate) fn is_of(mesh: OtherMesh, group: &str) -> bool {

@@ -18,7 +18,8 @@ mod services;
 mod source;
 mod traffic;
 
-use crate::args::{Format, Import, OtherMesh};
+use crate::args::import::{Import, OtherMesh};
+use crate::args::output::Format;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings::FOUND;
 use crate::output::{self, line};

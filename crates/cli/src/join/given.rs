@@ -1,6 +1,6 @@
 //! The workloads that a host is given to run, and the token with which it joins.
 
-use crate::args::{Join, JoinOptions};
+use crate::args::join::{Join, JoinOptions};
 use crate::failure::{Failure, Result};
 use crate::manifests::{self, Manifests};
 use crate::new_file::write_durably;

@@ -13,7 +13,7 @@ mod kept;
 pub(crate) mod service;
 mod way;
 
-use crate::args::{Join, JoinOptions};
+use crate::args::join::{Join, JoinOptions};
 use crate::client;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{one_line, progress};

@@ -2,7 +2,7 @@
 
 use super::address::own;
 use super::kept::Kept;
-use crate::args::JoinOptions;
+use crate::args::join::JoinOptions;
 use crate::failure::{Failure, OrFail, Result};
 use crate::supervise::last_known::LastKnown;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};

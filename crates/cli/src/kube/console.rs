@@ -5,7 +5,7 @@
 
 use super::cluster::Cluster;
 use super::dashboard::{forward, listen};
-use crate::args::cluster::Dashboard;
+use crate::args::console::Dashboard;
 use crate::browser;
 use crate::failure::{Failure, OrFail, Result};
 use http::StatusCode;

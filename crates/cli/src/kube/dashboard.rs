@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::console;
 use super::workloads::{self, containers, is_ready, items, text};
-use crate::args::cluster::Dashboard;
+use crate::args::console::Dashboard;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 //! controller know it, and a backup of the cluster.
 
 use super::cluster::Cluster;
-use crate::args::Identity;
+use crate::args::identity::Identity;
 use crate::client::Rpc;
 use crate::failure::{Failure, OrFail, Result};
 use crate::identity::{asked, list, said};

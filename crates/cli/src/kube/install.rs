@@ -3,7 +3,8 @@
 use super::cluster::Cluster;
 use super::{present, rollout, values};
 use crate::args::cluster::Which;
-use crate::args::{Install, ObjectFormat};
+use crate::args::install::Install;
+use crate::args::output::ObjectFormat;
 use crate::failure::{OrFail, Result};
 use crate::which_mesh::has_kubeconfig;
 use serde_json::{Value, json};

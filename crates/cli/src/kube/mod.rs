@@ -33,7 +33,7 @@ mod values;
 mod why;
 mod workloads;
 
-use crate::args::cluster::Metrics;
+use crate::args::proxies::Metrics;
 use crate::args::{Cli, Command};
 use crate::failure::{Failure, Result};
 use crate::proxies::{ProxySource, say_which};

@@ -3,6 +3,7 @@
 use super::cluster::Cluster;
 use super::workloads::{self, text};
 use crate::args::cluster::{Namespace, Namespaces};
+use crate::args::output::Output;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
 use crate::proxies::Meshed;
@@ -129,7 +130,7 @@ struct Row {
     not_ready: usize,
 }
 
-async fn list(cluster: &Cluster, format: crate::args::Output) -> Result<()> {
+async fn list(cluster: &Cluster, format: Output) -> Result<()> {
     let namespaces = cluster.list("/api/v1/namespaces").await?;
     let pods = workloads::pods(cluster, None).await?;
     let mut of: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();

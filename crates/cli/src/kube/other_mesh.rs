@@ -3,7 +3,7 @@
 
 use super::cluster::Cluster;
 use super::workloads::{items, text};
-use crate::args::{Import, OtherMesh};
+use crate::args::import::{Import, OtherMesh};
 use crate::failure::{Failure, Result};
 use crate::import;
 use crate::output::progress;

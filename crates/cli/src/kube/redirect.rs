@@ -1,7 +1,7 @@
 //! `tulle redirect`: the init container of a pod. It makes the rules that bring the pod's traffic to
 //! its sidecar, and ends.
 
-use crate::args::{RedirectArgs, RedirectBackend};
+use crate::args::internal::{RedirectArgs, RedirectBackend};
 use crate::failure::{Failure, OrFail, Result};
 use tulle_redirect::{Exceptions, FilterBackend, PodRules, apply_redirection_here};
 

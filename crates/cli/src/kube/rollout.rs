@@ -6,7 +6,8 @@
 use super::cluster::Cluster;
 use super::images::{self, MissingImage};
 use super::workloads::{containers, text};
-use crate::args::cluster::{Applying, Which};
+use crate::args::cluster::Which;
+use crate::args::install::Applying;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{line, progress};
 use serde_json::Value;

@@ -2,7 +2,8 @@
 
 use super::cluster::Cluster;
 use super::namespace::{exists, restart_or_say};
-use crate::args::cluster::{Namespaces, Scraping};
+use crate::args::cluster::Namespaces;
+use crate::args::proxies::Scraping;
 use crate::failure::Result;
 use crate::output::line;
 use serde_json::json;

@@ -2,8 +2,9 @@
 
 use super::cluster::Cluster;
 use super::workloads::{NO_SIDECARS, text};
+use crate::args::about::Version;
 use crate::args::cluster::Within;
-use crate::args::{Status, Version};
+use crate::args::diagnosis::Status;
 use crate::failure::{Failure, Result};
 use crate::metrics::Edge;
 use crate::output::{self, line};

@@ -3,7 +3,7 @@
 use super::check;
 use super::cluster::Cluster;
 use super::workloads::{self, text};
-use crate::args::cluster::Support;
+use crate::args::diagnosis::Support;
 use crate::bug_report::{self, Archive};
 use crate::failure::Result;
 use crate::proxies::Meshed;

@@ -4,7 +4,7 @@
 use super::cluster::Cluster;
 use super::gateway_classes;
 use super::workloads::{self, text};
-use crate::args::cluster::Uninstall;
+use crate::args::install::Uninstall;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::proxies::Meshed;

@@ -3,8 +3,9 @@
 use super::cluster::Cluster;
 use super::workloads::text;
 use super::{install, present, rollout, values};
-use crate::args::cluster::{Upgrade, Which};
-use crate::args::{Format, ObjectFormat};
+use crate::args::cluster::Which;
+use crate::args::install::Upgrade;
+use crate::args::output::{Format, ObjectFormat};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Columns, line};
 use serde::Serialize;

@@ -1,8 +1,7 @@
 //! Reads the values chosen at installation: files, `--set` and dedicated options.
 
 use super::fault;
-use crate::args::cluster::{Chosen, Images, Profile};
-use crate::args::{Install, IssuerArgs};
+use crate::args::install::{Chosen, Images, Install, IssuerArgs, Profile};
 use crate::failure::{Failure, OrFail, Result};
 use serde_json::{Value, json};
 use std::io::Read;

@@ -2,8 +2,8 @@
 
 use super::cluster::Cluster;
 use super::workloads::{self, text};
-use crate::args::Why;
 use crate::args::cluster::Within;
+use crate::args::diagnosis::Why;
 use crate::client::Rpc;
 use crate::failure::Result;
 use crate::proxies::{Meshed, ProxySource, Target, ask_all};

@@ -7,7 +7,8 @@ mod observed;
 mod paths;
 mod policies;
 
-use crate::args::{Format, Learn};
+use crate::args::output::Format;
+use crate::args::policies::Learn;
 use crate::client::Objects;
 use crate::failure::{Failure, OrFail, Result};
 use crate::output::{self, line};

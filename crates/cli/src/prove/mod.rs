@@ -14,7 +14,7 @@ mod view;
 
 pub(crate) use covers::is_below;
 
-use crate::args::Prove;
+use crate::args::policies::Prove;
 use crate::client::Objects;
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;

@@ -1,8 +1,9 @@
 //! `tulle proxy`: what proxies say of themselves, over their administration on loopback.
 
 use super::{Meshed, ProxySource, ask, ask_all, now};
-use crate::args::cluster::{Proxy, Query, Within};
-use crate::args::{Format, Output};
+use crate::args::cluster::Within;
+use crate::args::output::{Format, Output};
+use crate::args::proxies::{Proxy, Query};
 use crate::failure::Result;
 use crate::output::{self, Columns, coarse, line};
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use super::init::Place;
 use super::unit::{Author, joins};
-use crate::args::Output;
+use crate::args::output::Output;
 use crate::args::service::{Init, Installed};
 use crate::failure::Result;
 use crate::join;

@@ -13,7 +13,8 @@ pub(crate) use report::{Proxy, Report, Service, Workload, collect};
 use show::nothing_wrong;
 pub(crate) use show::{edges_table, live, render, verdict};
 
-use crate::args::{Format, Status};
+use crate::args::diagnosis::Status;
+use crate::args::output::Format;
 use crate::failure::Result;
 use crate::output::{self, Screen, line};
 use crate::paths::Paths;

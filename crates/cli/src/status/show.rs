@@ -1,7 +1,7 @@
 //! A [`Report`] for people.
 
 use super::report::{Proxy, Report, Workload};
-use crate::args::Format;
+use crate::args::output::Format;
 use crate::data_plane::DataPlane;
 use crate::metrics::{EGRESS, Edge};
 use crate::output::{Columns, Mark, bytes, coarse, is_terminal, paint, terminal_size, visible};

@@ -1,7 +1,8 @@
 //! `tulle edges`: who has talked to whom since the proxies were started.
 
 use super::{milliseconds, outside, percent, short};
-use crate::args::cluster::{Edges, Within};
+use crate::args::cluster::Within;
+use crate::args::traffic::Edges;
 use crate::failure::Result;
 use crate::metrics::{self, Edge};
 use crate::output::{self, Columns, line};

@@ -1,7 +1,7 @@
 //! `tulle stat`: what the proxies counted, asked of them. Nothing else is needed.
 
 use super::{milliseconds, percent, rate};
-use crate::args::cluster::{By, Stat};
+use crate::args::traffic::{By, Stat};
 use crate::failure::Result;
 use crate::output::{self, Columns, line};
 use crate::proxies::{Meshed, ProxySource, SHORT_METRICS, ask_all};

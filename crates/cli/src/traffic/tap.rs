@@ -2,8 +2,8 @@
 
 use super::short;
 use super::watch::Watch;
-use crate::args::Format;
-use crate::args::cluster::Tap;
+use crate::args::output::Format;
+use crate::args::traffic::Tap;
 use crate::failure::{OrFail, Result};
 use crate::output::{self, Columns, Screen, line};
 use crate::proxies::{Meshed, ProxySource};

@@ -3,7 +3,9 @@
 use super::signals::Signals;
 use super::verify;
 use super::view::{Progress, say_dashboard};
-use crate::args::{Global, Up};
+use crate::args::Global;
+use crate::args::output::Format;
+use crate::args::up::Up;
 use crate::failure::{Exit, Failure, OrFail, Result};
 use crate::output::{line, progress};
 use crate::paths::Paths;
@@ -175,7 +177,7 @@ fn last_words(paths: &Paths, mut file: &File, status: ExitStatus) -> Failure {
 async fn finish(paths: &Paths, args: &Up) -> Result<()> {
     if !args.verify {
         let report = crate::status::collect(paths).await?;
-        line(&crate::status::render(&report, crate::args::Format::Table));
+        line(&crate::status::render(&report, Format::Table));
         return Ok(());
     }
     let proof = verify::verify(paths).await?;

@@ -8,7 +8,8 @@ mod verify;
 mod view;
 
 use crate::apply::{judge_alone, outcome, warn};
-use crate::args::{Global, Up};
+use crate::args::Global;
+use crate::args::up::Up;
 use crate::client;
 use crate::client::Objects;
 use crate::failure::{Failure, OrFail, Result};

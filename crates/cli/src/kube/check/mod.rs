@@ -27,7 +27,7 @@ mod testing;
 
 use super::cluster::Cluster;
 use super::fix::fix;
-use crate::args::Check;
+use crate::args::diagnosis::Check;
 use crate::check::{Fix, FixOutcome, Outcome, is_anything_left, show_fixes, structured};
 use crate::failure::{Failure, OrFail, Result};
 use crate::findings;
