@@ -5,13 +5,15 @@
 //! empty; it does not hide the others.
 
 mod away;
+mod edges;
 mod narrow;
 mod report;
 mod show;
 
+pub(crate) use edges::{edges_table, verdict};
 pub(crate) use report::{Proxy, Report, Service, Workload, collect};
 use show::nothing_wrong;
-pub(crate) use show::{edges_table, live, render, verdict};
+pub(crate) use show::{live, render};
 
 use crate::args::diagnosis::Status;
 use crate::args::output::Format;

@@ -25,6 +25,7 @@ pub(crate) mod ports;
 pub(crate) mod preflight;
 mod probe;
 pub(crate) mod process;
+mod process_group;
 mod proxy;
 pub(crate) mod state;
 mod targets;

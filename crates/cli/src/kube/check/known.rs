@@ -527,6 +527,8 @@ mod tests {
             include_str!("cni.rs"),
             include_str!("conflicts.rs"),
             include_str!("controller.rs"),
+            include_str!("controller/api_server.rs"),
+            include_str!("controller/root.rs"),
             include_str!("denials.rs"),
             include_str!("endpoints.rs"),
             include_str!("gateways.rs"),

@@ -1,0 +1,103 @@
+//! The command for each start of a proxy: its configuration in a file, its user, its limits, and what it inherits.
+
+use super::Maker;
+use super::files::write_for;
+use crate::failure::{Failure, OrFail, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tulle_model::to_yaml;
+use tulle_redirect::{Cgroup, LaunchSpec, ProcessLimits};
+
+impl Maker {
+    pub(super) async fn make(&self) -> Result<tokio::process::Command> {
+        let token = self.directory.join("token");
+        if !self.moves.take() && !self.starts_alone()? {
+            self.enrol(&token).await?;
+        }
+        let mut bootstrap = self.bootstrap(token)?;
+        let passed = match &self.description.passes_listeners {
+            Some(listening) => Some(listening.renew(&mut bootstrap)?),
+            None => self.certified_by_host(&mut bootstrap)?,
+        };
+        let file = self.directory.join("bootstrap.yaml");
+        let text = to_yaml(&bootstrap).or_fail(|| {
+            format!(
+                "cannot write the configuration of {}",
+                self.description.name
+            )
+        })?;
+        self.write(&file, text.as_bytes())?;
+        // A socket left by a killed proxy would keep its successor from binding.
+        let _ = fs::remove_file(self.directory.join("admin.sock"));
+        let launch = LaunchSpec {
+            namespace: self.description.namespace.clone(),
+            cgroup: self.cgroup(),
+            user: self.user.map(|u| (u, u)),
+            ..LaunchSpec::default()
+        };
+        let log = self
+            .context
+            .paths
+            .log(&format!("{}.sidecar", self.description.name));
+        // A gateway is Tulle's own proxy in any data plane.
+        let envoy = self.context.envoy.as_ref();
+        let envoy = envoy.filter(|_| self.description.workload.is_some());
+        let program = envoy.map_or(&self.context.proxy, |e| &e.agent);
+        let mut command = self
+            .context
+            .own_command(&launch, program, &log, passed)
+            .map_err(Failure::new)?;
+        if let Some(programs) = envoy {
+            command.arg("--envoy").arg(&programs.envoy);
+        }
+        let memory = self
+            .memory
+            .try_clone()
+            .or_fail(|| "cannot pass on a memory file".to_owned())?;
+        command
+            .arg("--config")
+            .arg(&file)
+            .current_dir(&self.directory)
+            .stdin(std::process::Stdio::from(memory));
+        Ok(command)
+    }
+
+    /// Where the next process of a sidecar takes its listeners over. A gateway's come from the supervisor, and the agent of an Envoy has
+    /// none.
+    pub(super) fn heir_socket(&self) -> Option<PathBuf> {
+        let has_heirs = self.description.passes_listeners.is_none() && self.context.envoy.is_none();
+        has_heirs.then(|| self.directory.join("heir.sock"))
+    }
+
+    /// The file with the configuration that it had last.
+    pub(super) fn snapshot(&self) -> PathBuf {
+        self.context.paths.snapshot(&self.description.name)
+    }
+
+    /// Directories of the proxy's cgroup, as far as limits are asked for and permitted.
+    fn cgroup(&self) -> Vec<PathBuf> {
+        let limits = {
+            // The controller stores no Mesh whose quantities cannot be read.
+            let mesh = self.context.mesh.borrow();
+            ProcessLimits {
+                cpu_millis: mesh.sidecar_cpu_milli().ok().flatten(),
+                memory_bytes: mesh.sidecar_memory_bytes().ok().flatten(),
+            }
+        };
+        if limits.is_none() {
+            return Vec::new();
+        }
+        match Cgroup::create(&self.context.paths.name, &self.description.name, &limits) {
+            Ok(group) => group.directories().to_vec(),
+            Err(e) => {
+                self.context
+                    .warn(format!("the limits of sidecars have no effect: {e}"));
+                Vec::new()
+            }
+        }
+    }
+
+    pub(super) fn write(&self, file: &Path, bytes: &[u8]) -> Result<()> {
+        write_for(file, bytes, self.user)
+    }
+}
