@@ -30,7 +30,7 @@ mod hello;
 #[path = "../../crates/proxy/src/filter/jwt/keys.rs"]
 mod keys;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/codec/dns_message.rs"]
+#[path = "../../crates/proxy/src/codec/dns_message/mod.rs"]
 mod message;
 #[allow(dead_code)]
 #[path = "../../crates/proxy/src/codec/plain_path.rs"]

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/proxy/src/codec/host.rs"]
 mod host;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/codec/dns_message.rs"]
+#[path = "../../crates/proxy/src/codec/dns_message/mod.rs"]
 mod message;
 
 use message::{Code, Query, age, lifetime, pointed, refusal};

@@ -6,6 +6,7 @@ use crate::decision::ConnectionContext;
 use crate::decision::between::Between;
 use crate::decision::request::RequestView;
 use crate::tcp::forward;
+use crate::tcp::pipe::Pipe;
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;
 use tulle_net::Buf;
@@ -39,7 +40,7 @@ impl Conversation<'_> {
         };
         let from_down = std::mem::take(&mut self.received);
         let idle = worker.config().snapshot.mesh.idle_timeout_ms;
-        let mut pipe = forward::Pipe::new(from_down, from_up, idle);
+        let mut pipe = Pipe::new(from_down, from_up, idle);
         let expiry = forward::expiry(worker, scope.peer_not_after(), &lease);
         let ended = loop {
             let changed = worker.changed();
