@@ -3,6 +3,9 @@
 //! The token and the CA's fingerprint are all it needs: with them it gets a certificate as
 //! `node/<name>`, which it keeps to come back without a token. It applies its own workloads over mutual TLS and reports where they run. Its
 //! listeners are on the advertised address, as in loopback mode; there are no namespaces.
+//!
+//! In the order of a start: `given` and `way` (what it runs, and where the controller is), then `run`, the steps of its
+//! life.
 
 mod address;
 mod away;
@@ -10,39 +13,26 @@ mod brought;
 mod enrol;
 mod given;
 mod kept;
+mod run;
 pub(crate) mod service;
 mod way;
 
 use crate::args::join::{Join, JoinOptions};
 use crate::client;
-use crate::failure::{Failure, OrFail, Result};
-use crate::output::{one_line, progress};
+use crate::failure::{Failure, Result};
 use crate::paths::Paths;
-use crate::supervise::host_authority::HostCertifier;
-use crate::supervise::last_known::{KnownController, LastKnown};
-use crate::supervise::state::Mode;
-use crate::supervise::{Plan, Supervisor, envoy_programs, janitor, usable_proxy};
-use crate::up::log::{self, Also};
-use crate::up::signals::Signals;
-use crate::up::{OfHost, context, end_early, fresh_logs, notify, stop, stopping};
-use brought::Brought;
-use enrol::{Controller, Node, OwnFiles, never_joined};
-use given::{Given, label};
+use crate::supervise::last_known::LastKnown;
+use crate::supervise::{Supervisor, janitor};
+use enrol::{Controller, never_joined};
+use given::Given;
 use kept::Kept;
 use std::cell::Cell;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::task::LocalSet;
 use tonic::Status;
 use tulle_model::identity::TrustDomain;
 use way::Way;
-
-/// Words at the end.
-const LEFT: &str = "left the mesh; nothing is left of it here but the identity to come back with";
-const STAYS: &str = "ended without leaving the mesh; the same command starts this host again";
 
 /// Joins and runs until told to stop.
 pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
@@ -75,7 +65,7 @@ pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
         away: way.away,
         last_known,
     };
-    let joined = run(paths, args, given, how, &begun);
+    let joined = run::run(paths, args, given, how, &begun);
     if !begun.get() {
         // Nothing of this attempt is worth keeping: its error says all.
         if let Err(failure) = janitor::clear(paths) {
@@ -98,167 +88,6 @@ struct How {
     last_known: Rc<LastKnown>,
 }
 
-/// Enrols and runs the workloads. `begun` tells that the controller has accepted them, or is not there to.
-fn run(paths: &Paths, args: &Join, given: Given, how: How, begun: &Cell<bool>) -> Result<()> {
-    let How {
-        controller,
-        token,
-        kept,
-        own,
-        away,
-        last_known,
-    } = how;
-    fresh_logs(paths)?;
-    log::start(paths, Also::named(args.service, args.log_file.as_deref())?)?;
-    let options = &args.options;
-    let plan = Plan {
-        mode: Mode::Loopback,
-        data_plane: options.sidecars.data_plane,
-        network: None,
-        claim: Cell::default(),
-        listen: None,
-        _reserved: None,
-        console: None,
-        console_actions: false,
-        _console_reserved: None,
-        controller: controller.address,
-        for_hosts: controller.address,
-        reachable: options.advertise.unwrap_or(own),
-        inbound_ports: options.inbound_ports,
-        proxy: usable_proxy(paths)?,
-        envoy: envoy_programs(paths, &options.sidecars)?,
-    };
-    let local = LocalSet::new();
-    crate::run_to_end(local.run_until(async {
-        let ca = controller.fingerprint.clone();
-        let line = Arc::clone(&controller.line);
-        let certifier = HostCertifier::at(paths.host_authority(), paths.host_issued());
-        let certifier = Rc::new(certifier);
-        let own_files = OwnFiles {
-            identity: kept,
-            certifier: Rc::clone(&certifier),
-            last_known: Rc::clone(&last_known),
-        };
-        let node = Node::enter(controller, token.as_deref(), away, own_files).await?;
-        let is_alone = node.is_alone();
-        progress(&match is_alone {
-            true => format!(
-                "no controller answers at {}: {} starts with what it knew last",
-                plan.controller,
-                node.identity()
-            ),
-            false => format!("joined as {}", node.identity()),
-        });
-        let mut brought = match node.joins() {
-            true => Brought::begin(paths.brought())?,
-            false => Brought::read(paths.brought())?,
-        };
-        let news = match given {
-            Given::Manifests(mut manifests) => brought.news(label(&mut manifests, node.name())),
-            Given::Before(refused) => {
-                let refused = one_line(&refused.to_string());
-                tracing::error!("this host starts what it ran before: {refused}");
-                brought.no_news()
-            }
-        };
-        let client = node.objects();
-        let renewing = tokio::task::spawn_local(Rc::clone(&node).renew());
-        let name = node.name().to_owned();
-        let of_host = OfHost {
-            certifier,
-            last_known: Rc::clone(&last_known),
-        };
-        let context = context(
-            paths,
-            &plan,
-            name,
-            node.objects(),
-            Arc::clone(&line),
-            Some(of_host),
-        );
-        let has_run = !last_known.objects().is_empty();
-        last_known.note_manifests(&of_service(args)?);
-        if !is_alone {
-            if args.service {
-                given::remove_token(&paths.host_token());
-            }
-            last_known.note_address(plan.reachable);
-            last_known.note_controller(KnownController {
-                name: options.controller.clone(),
-                fingerprint: ca.clone(),
-                address: plan.controller,
-            });
-        }
-        let keeping = Rc::clone(&last_known).keep(Rc::clone(&context));
-        let keeping = tokio::task::spawn_local(keeping);
-        *context.ca_fingerprint.borrow_mut() = ca;
-        let following = address::follow(Rc::clone(&context), options.advertise.is_some());
-        let following = tokio::task::spawn_local(following);
-        let counting = tokio::task::spawn_local(away::keep(Rc::clone(&context)));
-        let signals = Signals::listen()?;
-        let Some(mut supervisor) = Supervisor::start(context, &plan, signals.first()).await? else {
-            progress("interrupted while it started; nothing is left of it here");
-            return Ok(());
-        };
-        if is_alone {
-            let all = news.beside(last_known.objects());
-            let later = brought::bring_later(client.clone(), news, brought);
-            supervisor.begin_alone(all, later);
-        } else {
-            match brought.bring(client.clone(), &news).await {
-                Ok(_) => {
-                    tokio::task::spawn_local(brought::name_deleted(client.clone(), news.known));
-                }
-                Err(status) if args.service && has_run => {
-                    tracing::error!(%status, "{}; this host starts what it ran before", brought::REFUSED);
-                    tokio::task::spawn_local(brought::bring_again(client.clone(), news, brought));
-                }
-                Err(status) => {
-                    supervisor.give_up().await?;
-                    return Err(refused(&status));
-                }
-            }
-        }
-        begun.set(true);
-        let patience = Duration::from_secs(120);
-        let stop = stop(args.run_for, patience, supervisor.phases(), signals.clone());
-        let out = Rc::new(Cell::new(None));
-        let put_out = Rc::clone(&out);
-        let keeper = keeping.abort_handle();
-        let stop = async move {
-            tokio::select! {
-                () = stop => {}
-                over = renewing => put_out.set(over.ok()),
-            }
-            // From here on sidecars hear how the others of this host end.
-            keeper.abort();
-            stopping();
-        };
-        let follow = notify::follow(paths.clone(), patience, supervisor.phases());
-        tokio::task::spawn_local(follow);
-        let view = (!args.service)
-            .then(|| tokio::task::spawn_local(crate::up::view(paths.clone(), supervisor.phases())));
-        let ended = end_early(paths, supervisor.run(stop), &signals).await;
-        if let Some(view) = view {
-            view.abort();
-        }
-        following.abort();
-        counting.abort();
-        let leaves = !args.stay && !args.service && !line.is_away();
-        let has_left = leaves && brought::leave(client, paths.brought()).await;
-        let over = out.take();
-        if has_left || over.as_ref().is_some_and(|over| over.is_dismissed) {
-            last_known.forget();
-        }
-        ended?;
-        if let Some(over) = over {
-            return Err(over.failure);
-        }
-        progress(if has_left { LEFT } else { STAYS });
-        Ok(())
-    }))
-}
-
 /// The fingerprint of the mesh's authority and its trust domain, of options that make sense.
 fn checked(options: &JoinOptions) -> Result<(String, TrustDomain)> {
     let trust_domain = TrustDomain::parse(&options.trust_domain)
@@ -270,14 +99,6 @@ fn checked(options: &JoinOptions) -> Result<(String, TrustDomain)> {
         );
     }
     Ok((fingerprint(&options.ca_fingerprint)?, trust_domain))
-}
-
-/// Files of the manifests that a service has read, as any other command finds them.
-fn of_service(args: &Join) -> Result<Vec<PathBuf>> {
-    let files = args.files.iter().filter(|_| args.service);
-    let absolute = files
-        .map(|file| std::path::absolute(file).or_fail(|| format!("cannot use {}", file.display())));
-    absolute.collect()
 }
 
 /// The controller does not take this host's workloads.

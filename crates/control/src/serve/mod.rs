@@ -1,7 +1,8 @@
 //! The controller's gRPC server: a TLS port for proxies and hosts, a Unix socket for the operator.
 //!
 //! In the order of a connection: `accept` (is there room, TLS, who is it), `router` (which service, and whether
-//! this peer may use it at all), then `certificates`, `config`, `telemetry` or `objects`.
+//! this peer may use it at all), then `certificates`, `config`, `telemetry` or `objects`,
+//! whose watches are in `watches`.
 
 pub(crate) mod accept;
 mod certificates;
@@ -13,6 +14,7 @@ mod session;
 mod telemetry;
 mod tls;
 mod tokens;
+mod watches;
 
 use crate::state::Refused;
 use tonic::Status;

@@ -1,0 +1,87 @@
+//! The connection of a joined host to its controller: mutual TLS with the certificate of the moment, and another once
+//! that was renewed.
+
+use super::certificate::{Present, lock};
+use super::renewal::RETRY;
+use crate::supervise::line::Line;
+use rustls::pki_types::ServerName;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{DuplexStream, copy_bidirectional, duplex};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+use tulle_model::identity::TrustDomain;
+use tulle_net::socket::KeepAlive;
+use tulle_proxy::control::dial::{self, Stream};
+use tulle_tls::controller::{Anchor, client_config};
+
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const BUFFER: usize = 64 * 1024;
+
+/// How the controller is reached and known.
+#[derive(Clone)]
+pub(crate) struct Controller {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Fingerprint of its authority.
+    pub(crate) fingerprint: String,
+    /// The mesh's trust domain.
+    pub(crate) trust_domain: TrustDomain,
+    /// The line to it.
+    pub(crate) line: Arc<Line>,
+    /// This host may start without its answer.
+    pub(crate) may_be_away: bool,
+}
+
+impl Controller {
+    /// Connects when used, with the certificate of that moment.
+    pub(super) fn channel(self, present: Option<Arc<Mutex<Present>>>) -> Channel {
+        let connect = dial::connector(move || {
+            let (controller, present) = (self.clone(), present.clone());
+            async move { Ok(Box::new(controller.connect(present).await?) as Box<dyn Stream>) }
+        });
+        Endpoint::from_static("http://controller").connect_with_connector_lazy(connect)
+    }
+
+    async fn connect(self, present: Option<Arc<Mutex<Present>>>) -> io::Result<DuplexStream> {
+        let (config, until) = {
+            let present = present.as_ref().map(|p| lock(p));
+            let identity = present.as_ref().map(|p| &p.enrolled.identity);
+            let first = Anchor::Fingerprint(self.fingerprint.clone());
+            // The root may have been replaced since this host joined.
+            let anchor = match &present {
+                Some(p) => Anchor::Any(vec![Anchor::Bundle(p.enrolled.bundle.clone()), first]),
+                None => first,
+            };
+            let config =
+                client_config(anchor, &self.trust_domain, identity).map_err(io::Error::other)?;
+            // The controller takes nothing over a connection whose certificate has expired. Ending
+            // it soon after the renewal makes the client connect again, with the new one.
+            let until = present.map_or(HANDSHAKE_TIME, |p| (p.due() + RETRY * 3).min(p.left()));
+            (config, until)
+        };
+        let changed = self.line.changed();
+        let connector = TlsConnector::from(Arc::new(config));
+        let name = ServerName::IpAddress(self.address.ip().into());
+        let connecting = async {
+            let tcp = TcpStream::connect(self.address).await?;
+            tcp.set_nodelay(true)?;
+            KeepAlive::HOST.apply(&tcp)?;
+            connector.connect(name, tcp).await
+        };
+        let mut tls = timeout(HANDSHAKE_TIME, connecting).await??;
+        let (near, mut far) = duplex(BUFFER);
+        tokio::spawn(async move {
+            // However it ends, the client sees the end of its side.
+            tokio::select! {
+                _ = timeout(until, copy_bidirectional(&mut tls, &mut far)) => {}
+                () = changed => {}
+            }
+        });
+        Ok(near)
+    }
+}
