@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 use tulle_control::index;
+use tulle_model::manifest::is_object_name;
 
 /// A reason of Gateway API, and a message for the user.
 pub(crate) type Trouble = (&'static str, String);
@@ -286,11 +287,16 @@ fn resolve(
         return Err((Some("RefNotPermitted"), text));
     }
     let key = text.key.clone();
+    let absent = || Err((None, format!("{kind} {key} does not exist")));
+    // The API server refuses to look for such a name, each time anew, so an answer would be waited for in vain.
+    if !is_object_name(&key.name) {
+        return absent();
+    }
     let found = own.texts.get(&text);
     judged.texts.insert(text);
     match found {
         None => Ok(None),
-        Some(TextState::Absent) => Err((None, format!("{kind} {key} does not exist"))),
+        Some(TextState::Absent) => absent(),
         Some(TextState::Forbidden) => {
             let text = format!("{kind} {key} is not read: {}", no_rights(&key.namespace));
             Err((Some(NOT_PERMITTED), text))

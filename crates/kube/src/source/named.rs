@@ -8,20 +8,22 @@ use crate::gateway::no_rights;
 use crate::gateway::view::{Presence, Texts};
 use crate::gateway_fields::{Key, TextKey};
 use crate::grants::{From, Grants};
-use crate::kinds::Kind;
 use crate::object::text;
 use crate::status::Condition;
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use tulle_model::manifest::is_object_name;
 
-/// Whether [`References::filters`] or [`References::groups`] look for objects of this kind.
-pub(super) fn is_named(kind: &Kind) -> bool {
-    matches!(kind.kind, "HTTPFilter" | "Plugin" | "HTTPRouteGroup")
-}
+/// References that a condition names. An object may have thousands, and its author needs to see some.
+const MOST: usize = 16;
 
 /// The references of an object, as far as they were looked at.
 #[derive(Default)]
 pub(super) struct References {
-    pub(super) unresolved: Vec<Unresolved>,
+    /// The first [`MOST`] that lead nowhere.
+    unresolved: Vec<Unresolved>,
+    /// The number of the others that lead nowhere.
+    more: usize,
     /// The API server has not said yet whether all are there.
     awaited: bool,
 }
@@ -54,6 +56,8 @@ impl References {
         namespace: &str,
         group: impl Fn(&str) -> Option<&'a Value>,
     ) {
+        // The names of a group are collected once: both lists are as long as their authors like.
+        let mut known: BTreeMap<&str, HashSet<&str>> = BTreeMap::new();
         for reference in list(&spec["matches"]) {
             let name = text(reference, "name");
             let Some(group) = group(name) else {
@@ -61,10 +65,17 @@ impl References {
                 self.add("ReferenceNotFound", message);
                 continue;
             };
-            let has = list(&group["spec"]["matches"]);
-            for wanted in list(&reference["matches"]) {
-                if !has.iter().any(|one| one["name"] == *wanted) {
-                    let wanted = wanted.as_str().unwrap_or_default();
+            let all_wanted = list(&reference["matches"]);
+            if all_wanted.is_empty() {
+                continue;
+            }
+            let has = known.entry(name).or_insert_with(|| {
+                let matches = list(&group["spec"]["matches"]).into_iter();
+                matches.filter_map(|one| one["name"].as_str()).collect()
+            });
+            for wanted in all_wanted {
+                let wanted = wanted.as_str().unwrap_or_default();
+                if !has.contains(wanted) {
                     let message = format!(
                         "HTTPRouteGroup {name} of the namespace {namespace} has no match {wanted}"
                     );
@@ -87,9 +98,9 @@ impl References {
                 self.add("RefNotPermitted", no_grant(kind, name, there, from));
                 return;
             }
-            let key = TextKey {
-                secret: kind == "Secret",
-                key: Key::new(there, name),
+            let key = match text_key(reference, default, from.2) {
+                Ok(key) => key,
+                Err(unresolved) => return self.extend([unresolved]),
             };
             match texts.0.get(&key) {
                 None => self.awaited = true,
@@ -106,7 +117,18 @@ impl References {
     }
 
     fn add(&mut self, reason: &'static str, message: String) {
-        self.unresolved.push(Unresolved { reason, message });
+        self.extend([Unresolved { reason, message }]);
+    }
+
+    /// Takes in references that lead nowhere.
+    pub(super) fn extend(&mut self, found: impl IntoIterator<Item = Unresolved>) {
+        for unresolved in found {
+            if self.unresolved.len() < MOST {
+                self.unresolved.push(unresolved);
+            } else {
+                self.more += 1;
+            }
+        }
     }
 
     /// Returns `Accepted` with `ResolvedRefs`, which is left out, and so stays as it was, as long as nobody knows.
@@ -116,7 +138,11 @@ impl References {
             None => Some((true, "ResolvedRefs", "every reference resolves".to_owned())),
             Some(first) => {
                 let all = self.unresolved.iter().map(|u| u.message.as_str());
-                Some((false, first.reason, all.collect::<Vec<_>>().join("; ")))
+                let mut message = all.collect::<Vec<_>>().join("; ");
+                if self.more > 0 {
+                    message = format!("{message}; and {} more", self.more);
+                }
+                Some((false, first.reason, message))
             }
         };
         let resolved = resolved.map(|(holds, reason, message)| {
@@ -124,6 +150,43 @@ impl References {
         });
         std::iter::once(accepted).chain(resolved).collect()
     }
+}
+
+/// Reads which Secret or ConfigMap a reference of [`files`] means.
+///
+/// # Errors
+/// There can be none, and the object is refused for it. The API server must not be asked: it refuses to look for a
+/// name that nothing can have, each time anew, so an answer would be waited for in vain.
+fn text_key(reference: &Value, default: &str, namespace: &str) -> Result<TextKey, Unresolved> {
+    let (group, kind) = (
+        text(reference, "group"),
+        text_or(reference, "kind", default),
+    );
+    let (there, name) = (
+        text_or(reference, "namespace", namespace),
+        text(reference, "name"),
+    );
+    let unresolved = |reason, message| Err(Unresolved { reason, message });
+    if !matches!(group, "" | "core") || !["ConfigMap", "Secret"].contains(&kind) {
+        let message = format!("{kind} {name}: it must be a ConfigMap or a Secret");
+        return unresolved("InvalidKind", message);
+    }
+    if !is_object_name(name) {
+        return unresolved("ReferenceNotFound", absent(kind, name, there));
+    }
+    Ok(TextKey {
+        secret: kind == "Secret",
+        key: Key::new(there, name),
+    })
+}
+
+/// Returns the Secrets and ConfigMaps that an object refers to, without those that there cannot be.
+pub(super) fn text_keys(spec: &Value, namespace: &str) -> BTreeSet<TextKey> {
+    let mut all = BTreeSet::new();
+    files(spec, &mut |reference, default| {
+        all.extend(text_key(reference, default, namespace).ok());
+    });
+    all
 }
 
 fn absent(kind: &str, name: &str, namespace: &str) -> String {

@@ -4,11 +4,13 @@
 //! stays in force. One that restricts who may call and was never readable lets nobody call: nothing
 //! is open that its author wanted closed. The reason is in its status and in the log.
 
+mod referrers;
+
 use super::attach::{Parent, gateway_of, parent};
 use super::closed::closed;
 use super::ingresses::Ingresses;
-use super::named::{References, is_named};
-use super::refs::{self, list, text_or};
+use super::named::{References, text_keys};
+use super::refs::{self, list};
 use super::state::State;
 use crate::gateway::view::{Texts, View};
 use crate::gateway_fields::{Key, TextKey};
@@ -55,6 +57,10 @@ struct Seen {
     resource_version: String,
     generation: Option<i64>,
     status: Value,
+    /// The Secrets and ConfigMaps that it refers to.
+    texts: BTreeSet<TextKey>,
+    /// Those of the form in force, which of a refused object is its last valid one.
+    texts_in_force: BTreeSet<TextKey>,
     /// The listeners that take it.
     attached: BTreeSet<(Key, String)>,
     /// Why it has no effect; said once.
@@ -125,12 +131,6 @@ impl Objects {
         self.all_changed = true;
     }
 
-    /// Takes in which Secrets and ConfigMaps are there.
-    pub(super) fn see(&mut self, texts: Texts) {
-        self.all_changed |= self.texts != texts;
-        self.texts = texts;
-    }
-
     fn put(&mut self, id: Id, object: DynamicObject) {
         let (name, namespace) = (id.1.name(), id.1.namespace());
         let (meta, types) = (object.metadata, object.types.unwrap_or_default());
@@ -144,10 +144,14 @@ impl Objects {
         }
         let spec = data["spec"].take();
         let old = self.seen.remove(&id);
-        let before = old.as_ref().map(|old| &old.object["spec"]);
-        self.all_changed |= is_named(id.0) && before != Some(&spec);
-        let closed = old.as_ref().is_some_and(|old| old.closed);
+        if old.as_ref().is_none_or(|old| old.object["spec"] != spec) {
+            self.changed_for_referrers(&id);
+        }
+        let kept = old.map(|old| (old.refused, old.closed, old.texts_in_force));
+        let (refused, closed, texts_in_force) = kept.unwrap_or_default();
         let seen = Seen {
+            texts: text_keys(&spec, namespace),
+            texts_in_force,
             object: json!({
                 "apiVersion": types.api_version, "kind": id.0.kind,
                 "metadata": metadata, "spec": spec,
@@ -156,7 +160,7 @@ impl Objects {
             generation: meta.generation,
             status: data["status"].take(),
             attached: BTreeSet::new(),
-            refused: old.and_then(|old| old.refused),
+            refused,
             closed,
         };
         self.seen.insert(id.clone(), seen);
@@ -172,7 +176,7 @@ impl Objects {
             _ => {
                 let id = (kind, key.clone());
                 self.seen.remove(&id);
-                self.all_changed |= is_named(kind);
+                self.changed_for_referrers(&id);
                 self.changed.insert(id);
                 return;
             }
@@ -260,23 +264,6 @@ impl Objects {
         view
     }
 
-    /// Secrets and ConfigMaps that the objects refer to.
-    fn texts(&self) -> BTreeSet<TextKey> {
-        let mut all = BTreeSet::new();
-        // A reference across namespaces was granted, or the object is not in force.
-        for seen in self.seen.values().filter(|s| s.refused.is_none()) {
-            let namespace = text(&seen.object["metadata"], "namespace");
-            refs::files(&seen.object["spec"], &mut |reference, default| {
-                let there = text_or(reference, "namespace", namespace);
-                all.insert(TextKey {
-                    secret: text_or(reference, "kind", default) == "Secret",
-                    key: Key::new(there, text(reference, "name")),
-                });
-            });
-        }
-        all
-    }
-
     fn edit(&mut self, id: Id, state: &State, edits: &mut Vec<Edit>, wishes: &StatusUpdates) {
         let Some(seen) = self.seen.get(&id) else {
             wishes.forget(&id);
@@ -336,6 +323,11 @@ impl Objects {
             (None, Some(_)) => {}
         }
         if let Some(seen) = self.seen.get_mut(&id) {
+            if refused.is_none() {
+                seen.texts_in_force.clone_from(&seen.texts);
+            } else if known {
+                seen.texts_in_force.clear();
+            }
             seen.attached = judged.attached;
             seen.refused = refused;
             seen.closed = is_closed;
@@ -375,15 +367,13 @@ impl Objects {
         } else {
             let from = (kind.group, kind.kind, namespace);
             let (spec, grants) = (&mut object["spec"], &self.view.grants);
-            references.unresolved = refs::targets(spec, namespace, state);
+            references.extend(refs::targets(spec, namespace, state));
             if kind.kind == "Egress" {
-                let gateway = refs::egress_gateway(spec, namespace, state, &self.view);
-                references.unresolved.extend(gateway);
+                references.extend(refs::egress_gateway(spec, namespace, state, &self.view));
                 let group = |name: &str| self.find(SMI_SPECS, "HTTPRouteGroup", name, namespace);
                 references.groups(spec, namespace, group);
             }
-            let backends = refs::backends(spec, from, grants, state);
-            references.unresolved.extend(backends);
+            references.extend(refs::backends(spec, from, grants, state));
             references.texts(spec, from, grants, &self.texts);
             refs::own(kind, namespace, spec, grants)
                 .and_then(|()| crate::object::qualified(&object))
@@ -437,7 +427,7 @@ impl Objects {
             self.find("tulle.dev", kind, name, namespace).is_some()
         });
         let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
-        references.unresolved.extend(backends);
+        references.extend(backends);
         let given = list(&seen.object["spec"]["parentRefs"]);
         let ours: Vec<(&Value, Parent)> = given
             .into_iter()

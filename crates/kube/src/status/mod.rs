@@ -40,12 +40,11 @@ impl Condition {
 }
 
 /// `{"conditions": […]}` after `before`, which is the same thing as it is now: the time of a
-/// condition that is as it was stays, and conditions of others stay.
+/// condition that is as it was stays, and conditions of others stay. Each keeps its place, so that what is as it was
+/// is not written again.
 pub fn conditions(before: &Value, now: &[Condition], generation: Option<i64>) -> Value {
     let before = || before["conditions"].as_array().into_iter().flatten();
-    let others = before().filter(|c| now.iter().all(|n| c["type"] != n.kind));
-    let mut all: Vec<Value> = others.cloned().collect();
-    for condition in now {
+    let make = |condition: &Condition| {
         let status = if condition.holds { "True" } else { "False" };
         let same = before().find(|c| c["type"] == condition.kind && c["status"] == status);
         let mut made = json!({
@@ -57,8 +56,14 @@ pub fn conditions(before: &Value, now: &[Condition], generation: Option<i64>) ->
         if let Some(generation) = generation {
             made["observedGeneration"] = generation.into();
         }
-        all.push(made);
-    }
+        made
+    };
+    let in_place = before().map(|old| {
+        let ours = now.iter().find(|n| old["type"] == n.kind);
+        ours.map_or_else(|| old.clone(), make)
+    });
+    let new = now.iter().filter(|n| before().all(|c| c["type"] != n.kind));
+    let all: Vec<Value> = in_place.chain(new.map(make)).collect();
     json!({ "conditions": all })
 }
 
@@ -143,6 +148,25 @@ mod tests {
         };
         assert_eq!(time(again(true, 2)), "2000-01-01T00:00:00Z");
         assert_ne!(time(again(false, 2)), "2000-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn conditions_keep_their_places_also_when_one_is_left_out() {
+        let resolved = Condition::new("ResolvedRefs", true, "Because", "text");
+        let both = conditions(&Value::Null, &[accepted(true), resolved], Some(1));
+        let mut stored = ChangedStatus::if_changed(&Value::Null, both)
+            .unwrap()
+            .value()
+            .clone();
+        let theirs = json!({ "type": "Theirs", "status": "True" });
+        let all = stored["conditions"].as_array_mut().unwrap();
+        all.insert(1, theirs);
+        let again = conditions(&stored, &[accepted(true)], Some(1));
+        assert_eq!(again, stored);
+        assert_eq!(ChangedStatus::if_changed(&stored, again), None);
+        let changed = conditions(&stored, &[accepted(false)], Some(1));
+        assert_eq!(changed["conditions"][0]["status"], "False");
+        assert_eq!(changed["conditions"][1], stored["conditions"][1]);
     }
 
     #[test]

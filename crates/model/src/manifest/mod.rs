@@ -23,6 +23,7 @@ pub use crate::document::ManifestError;
 pub use allowed::LOG_LEVELS;
 pub use kinds::{Object, kinds};
 pub use meaning::{FilterRefs, filters_of};
+pub use names::is_object_name;
 pub use quantity::{
     InvalidQuantity, parse_cpu, parse_duration, parse_memory, parse_pause, parse_percent,
 };

@@ -12,7 +12,7 @@ pub(super) fn is_dns_label(name: &str) -> bool {
 
 /// The name of an object: parts separated by dots, at most 253 bytes (what Kubernetes calls a DNS
 /// subdomain). A part may be longer than a label.
-pub(super) fn is_object_name(name: &str) -> bool {
+pub fn is_object_name(name: &str) -> bool {
     let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let is_part = |part: &str| {
         let ends = part.bytes().next().zip(part.bytes().last());

@@ -440,6 +440,20 @@ fn certificates_are_asked_for_and_need_a_grant() {
     );
 }
 
+#[test]
+fn a_name_that_no_secret_can_have_is_not_asked_for() {
+    let world = world(json!({ "listeners": [{
+        "name": "https", "port": 443, "protocol": "HTTPS",
+        "tls": { "certificateRefs": [{ "name": "a,b" }] },
+    }] }));
+    let planned = edge(&world);
+    assert!(planned.texts.is_empty());
+    assert_eq!(
+        troubles(&planned.status),
+        ["https: ResolvedRefs=InvalidCertificateRef"]
+    );
+}
+
 /// A chain and its key, valid until the first day of a year.
 fn pair(until: i32) -> TextState {
     let key = rcgen::KeyPair::generate().unwrap();

@@ -152,5 +152,143 @@ fn whether_another_namespace_has_a_secret_is_not_told_without_a_grant() {
         world.edits();
         let status = world.status("Authentication", "a.shop").unwrap();
         assert_eq!(resolved(&status).0, "RefNotPermitted");
+        assert!(world.objects.view().texts.is_empty());
     }
+}
+
+/// An Authentication of the namespace `shop` with these keys.
+fn authentication(keys: &Value) -> Value {
+    let spec = json!({
+        "targetRefs": [{ "kind": "Service", "name": "web" }],
+        "jwt": { "providers": [{ "issuer": "i", "jwksRef": keys }] },
+    });
+    object(TULLE, "Authentication", "a", "shop", spec)
+}
+
+#[test]
+fn a_refused_object_says_what_is_there_and_its_last_valid_form_keeps_what_it_reads() {
+    let mut world = World::new();
+    let grant = json!({
+        "from": [{ "group": "tulle.dev", "kind": "Authentication", "namespace": "shop" }],
+        "to": [{ "group": "", "kind": "ConfigMap" }],
+    });
+    let version = "gateway.networking.k8s.io/v1";
+    let grant = object(version, "ReferenceGrant", "g", "other", grant);
+    world.see(grant.clone());
+    let text = |namespace: &str, name: &str| TextKey {
+        secret: false,
+        key: Key::new(namespace, name),
+    };
+    let (old, new) = (text("other", "t"), text("shop", "u"));
+    let valid = authentication(&json!({ "name": "t", "namespace": "other" }));
+    assert_eq!(put(&world.see(valid)), ["+Authentication/a.shop"]);
+    assert_eq!(world.objects.view().texts, BTreeSet::from([old.clone()]));
+    let mut refused = authentication(&json!({ "name": "u" }));
+    refused["spec"]["frm"] = json!(1);
+    for _ in 0..2 {
+        assert!(world.see(refused.clone()).is_empty());
+        let both = BTreeSet::from([old.clone(), new.clone()]);
+        assert_eq!(world.objects.view().texts, both);
+    }
+    let answers = [(old, Presence::Held), (new.clone(), Presence::Absent)];
+    world.objects.see(Texts(answers.into()));
+    world.edits();
+    let status = world.status("Authentication", "a.shop").unwrap();
+    assert_eq!(condition(&status, "Accepted")["status"], "False");
+    let absent = "there is no ConfigMap u in the namespace shop";
+    assert_eq!(resolved(&status), ("ReferenceNotFound", absent));
+    // Without the grant nothing of the other namespace is read any more.
+    world.objects.remove(kind("ReferenceGrant"), &key(&grant));
+    world.edits();
+    assert_eq!(world.objects.view().texts, BTreeSet::from([new]));
+}
+
+#[test]
+fn nobody_waits_for_what_there_cannot_be() {
+    let mut world = World::new();
+    for (keys, reason) in [
+        (json!({ "name": "a,b" }), "ReferenceNotFound"),
+        (json!({ "name": "" }), "ReferenceNotFound"),
+        (json!({ "kind": "Bucket", "name": "t" }), "InvalidKind"),
+        (
+            json!({ "group": "example.org", "name": "t" }),
+            "InvalidKind",
+        ),
+    ] {
+        world.see(authentication(&keys));
+        let status = world.status("Authentication", "a.shop").unwrap();
+        assert_eq!(resolved(&status).0, reason, "{keys}");
+        assert!(world.objects.view().texts.is_empty(), "{keys}");
+    }
+}
+
+#[test]
+fn of_many_references_that_lead_nowhere_some_are_named() {
+    let mut world = World::new();
+    let group = |number: u32| json!({ "kind": "HTTPRouteGroup", "name": format!("g{number}") });
+    let matches: Vec<Value> = (0..20).map(group).collect();
+    let spec = json!({ "hosts": ["a.test"], "matches": matches });
+    world.see(object(TULLE, "Egress", "e", "shop", spec));
+    let status = world.status("Egress", "e.shop").unwrap();
+    let (reason, message) = resolved(&status);
+    assert_eq!(reason, "ReferenceNotFound");
+    let last = "there is no HTTPRouteGroup g15 in the namespace shop; and 4 more";
+    assert!(message.ends_with(last), "{message}");
+}
+
+/// The objects that are to be looked at.
+fn changed(world: &World) -> BTreeSet<String> {
+    assert!(!world.objects.all_changed);
+    let all = world.objects.changed.iter();
+    all.map(|(kind, key)| format!("{}/{key}", kind.kind))
+        .collect()
+}
+
+#[test]
+fn a_change_makes_only_those_be_looked_at_that_can_refer_to_it() {
+    let mut world = World::new();
+    for namespace in ["shop", "other"] {
+        world.see(route(namespace, service("web"), service("web")));
+        let egress = json!({ "hosts": ["a.test"] });
+        world.see(object(TULLE, "Egress", "e", namespace, egress));
+        let mut reads = authentication(&json!({ "name": "t" }));
+        reads["metadata"]["namespace"] = namespace.into();
+        world.see(reads);
+    }
+    let group = json!({ "matches": [{ "name": "read", "methods": ["GET"] }] });
+    let version = "specs.smi-spec.io/v1alpha4";
+    for (one, referrer) in [
+        (
+            object(TULLE, "HTTPFilter", "f", "shop", json!({})),
+            "HTTPRoute/r.shop",
+        ),
+        (
+            object(version, "HTTPRouteGroup", "g", "shop", group),
+            "Egress/e.shop",
+        ),
+    ] {
+        let (kind, key) = (kind(text(&one, "kind")), key(&one));
+        let own = format!("{}/{key}", kind.kind);
+        let both = BTreeSet::from([own.clone(), referrer.to_owned()]);
+        world.apply(one.clone());
+        assert_eq!(changed(&world), both);
+        world.edits();
+        world.apply(one);
+        assert_eq!(changed(&world), BTreeSet::from([own]));
+        world.edits();
+        world.objects.remove(kind, &key);
+        assert_eq!(changed(&world), both);
+        world.edits();
+    }
+    let text = TextKey {
+        secret: false,
+        key: Key::new("other", "t"),
+    };
+    let texts = Texts([(text, Presence::Held)].into());
+    world.objects.see(texts.clone());
+    let reader = "Authentication/a.other".to_owned();
+    assert_eq!(changed(&world), BTreeSet::from([reader]));
+    world.edits();
+    world.objects.see(texts);
+    assert!(changed(&world).is_empty());
 }
