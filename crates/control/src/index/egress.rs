@@ -2,8 +2,10 @@
 //!
 //! Fails closed: an Egress that refers to something absent allows nothing.
 
+use super::groups::Groups;
 use super::{Inputs, Output};
-use tulle_model::manifest::EgressSpec;
+use std::collections::BTreeMap;
+use tulle_model::manifest::{EgressSpec, HttpRouteGroupMatch};
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
     Egress, EgressPort, EgressRule, EgressTls, PolicyMatch, Protocol, Resource, Target,
@@ -44,11 +46,18 @@ pub(super) fn rule(inputs: &Inputs, name: &ObjectName, spec: &EgressSpec) -> Opt
     let sources = spec.sources.iter();
     let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity_named(&s.name)).collect();
     let mut matches: Vec<PolicyMatch> = Vec::new();
+    let mut groups = Groups::default();
     for wanted in &spec.matches {
         let group = inputs.groups.get(wanted.name.as_str())?;
-        let meant = group.matches.iter();
-        let meant = meant.filter(|m| wanted.matches.is_empty() || wanted.matches.contains(&m.name));
-        matches.extend(meant.map(|m| m.policy_match()));
+        if wanted.matches.is_empty() {
+            matches.extend(group.matches.iter().map(|m| m.policy_match()));
+        } else {
+            let named = groups.named(&wanted.name, group);
+            let meant = wanted.matches.iter().filter_map(|n| named.get(n.as_str()));
+            // They are in the order of the group.
+            let meant: BTreeMap<usize, &HttpRouteGroupMatch> = meant.copied().collect();
+            matches.extend(meant.into_values().map(|m| m.policy_match()));
+        }
     }
     if matches.is_empty() && !spec.matches.is_empty() {
         return None;

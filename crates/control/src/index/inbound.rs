@@ -4,7 +4,8 @@
 use super::inputs::identity_name_of;
 use super::together::{self, Demand};
 use super::{Inputs, ObjectProblem, Output, egress, policy, workloads};
-use std::collections::BTreeMap;
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::manifest::{FilterRefs, RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
@@ -72,10 +73,12 @@ fn inbound(
 ) -> Inbound {
     let placed = inputs.placements.get(workload);
     let placed = placed.map(|p| p.ports.as_slice()).unwrap_or_default();
+    // The first of a number stays.
+    let placed: BTreeMap<u16, _> = placed.iter().rev().map(|p| (p.port, p)).collect();
     let object = format!("service/{service}");
     let mut ports = Vec::new();
     for port in &spec.ports {
-        let Some(placed) = placed.iter().find(|p| p.port == port.port) else {
+        let Some(placed) = placed.get(&port.port) else {
             continue;
         };
         let places = [(service.clone(), port.port)];
@@ -100,21 +103,24 @@ fn inbound(
 }
 
 /// Whether one of the references means this port.
-pub(super) fn applies_to(
+pub(super) fn applies_to<'a>(
     inputs: &Inputs,
-    refs: &[TargetRef],
+    refs: impl IntoIterator<Item = &'a TargetRef>,
     service: &ObjectName,
     port: u16,
 ) -> bool {
     let service = service.as_str();
-    let covers = |r: &TargetRef| {
-        let mut named = inputs.ports_of(service).filter(|p| p.port == port);
-        match r.section_name {
-            None => r.covers(None, port),
-            Some(_) => named.any(|p| r.covers(p.name.as_deref(), port)),
-        }
+    // The ports of the service are read once for all references, and only if one has a name.
+    let names: LazyCell<BTreeSet<&str>, _> = LazyCell::new(|| {
+        let same = inputs.ports_of(service).filter(|p| p.port == port);
+        same.filter_map(|p| p.name.as_deref()).collect()
+    });
+    let covers = |r: &TargetRef| match r.section_name.as_deref() {
+        None => r.covers(None, port),
+        Some(name) => r.covers(Some(name), port) && names.contains(name),
     };
-    refs.iter().any(|r| r.is("Service", service) && covers(r))
+    let mut refs = refs.into_iter();
+    refs.any(|r| r.is("Service", service) && covers(r))
 }
 
 /// The ports among these that the references mean.

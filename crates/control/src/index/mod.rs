@@ -15,6 +15,7 @@ mod dependents;
 mod egress;
 mod explain;
 mod gateways;
+mod groups;
 mod inbound;
 mod inputs;
 mod keys;

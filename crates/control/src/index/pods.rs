@@ -3,7 +3,7 @@
 use super::cluster::{Cluster, called_by_address, endpoint, on_node};
 use super::{ClusterPod, ClusterService, Inputs, ObjectProblem, Output};
 use super::{egress, inbound, policy, protocols};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
@@ -181,9 +181,10 @@ fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTree
     for port in known {
         said.entry(port).or_default();
     }
+    let opaque_ports: BTreeSet<u16> = pod.opaque.iter().copied().collect();
     let served = said.into_iter().map(|(number, said)| {
         let (mut protocol, mut conflict) = protocols::common_protocol(&said);
-        if pod.opaque.contains(&number) {
+        if opaque_ports.contains(&number) {
             (protocol, conflict) = opaque(pod, number, protocol, conflict);
         }
         let places = said.iter();
@@ -277,64 +278,90 @@ fn pod_policy(
     served: &BTreeMap<u16, Served>,
     rules: Vec<NamedRule<'_>>,
 ) -> Policy {
-    let ports = OwnPorts {
-        served,
-        declared: cluster.services_of(pod).flat_map(numbers).collect(),
-    };
+    let ports = OwnPorts::new(cluster, pod, served);
     let mut all = Policy {
         permissive: policy::is_permissive(inputs),
         rules: Vec::new(),
     };
+    // Equal rules have equal names, and one object may have very many rules with names of their own.
+    let mut places: HashMap<String, Vec<usize>> = HashMap::new();
     let rules = rules.into_iter();
     for rule in rules.filter_map(|(rule, service)| ports.rule(rule, service)) {
-        if !all.rules.contains(&rule) {
+        let same = places.entry(rule.name.clone()).or_default();
+        if !same.iter().any(|i| all.rules.get(*i) == Some(&rule)) {
+            same.push(all.rules.len());
             all.rules.push(rule);
         }
     }
     all
 }
 
-/// Translates ports of services, which objects name, into the ports that the pod listens on.
+/// Translates ports of services, which objects name, into the ports that the pod listens on. Objects may have very many
+/// rules and ports, and make as many ports known, so no rule looks at all ports for each that it names.
 struct OwnPorts<'a> {
     served: &'a BTreeMap<u16, Served>,
     /// Port numbers of all its services.
     declared: BTreeSet<u16>,
+    /// The services that lead to ports, with the pod's own number, by the number that a service has for it.
+    places: BTreeMap<u16, Vec<(&'a ObjectName, u16)>>,
+    /// The services whose rules may be about all ports.
+    whole: BTreeSet<&'a Namespaced>,
 }
 
-impl OwnPorts<'_> {
+impl<'a> OwnPorts<'a> {
+    fn new(cluster: &'a Cluster, pod: &'a ClusterPod, served: &'a BTreeMap<u16, Served>) -> Self {
+        let mut places: BTreeMap<u16, Vec<(&ObjectName, u16)>> = BTreeMap::new();
+        for (number, served) in served {
+            for (name, port) in &served.places {
+                places.entry(*port).or_default().push((name, *number));
+            }
+        }
+        let names = cluster.services_of(pod).map(|s| &s.name);
+        Self {
+            served,
+            declared: cluster.services_of(pod).flat_map(numbers).collect(),
+            places,
+            whole: names
+                .filter(|name| served.values().all(|served| is_of(served, Some(*name))))
+                .collect(),
+        }
+    }
+
     /// Translates a rule of a service, or of the pod's account if `service` is `None`. Returns `None` if
     /// the rule is about no port of the pod.
     fn rule(&self, mut rule: PolicyRule, service: Option<&Namespaced>) -> Option<PolicyRule> {
         let denies = rule.action.denies();
-        let mut all = self.served.values();
-        if rule.ports.is_empty() && (denies || all.all(|served| is_of(served, service))) {
+        let whole = service.is_none_or(|service| self.whole.contains(service));
+        if rule.ports.is_empty() && (denies || whole) {
             return Some(rule);
         }
-        let own = self.served.iter().filter(|(number, served)| {
-            let mut wanted = rule.ports.iter();
-            match rule.ports.is_empty() {
-                true => is_of(served, service),
-                false => wanted.any(|wanted| self.is_meant(*wanted, **number, served, service)),
+        let own: BTreeSet<u16> = match rule.ports.is_empty() {
+            true => {
+                let own = self.served.iter();
+                let own = own.filter(|(_, served)| is_of(served, service));
+                own.map(|(number, _)| *number).collect()
             }
-        });
-        rule.ports = own.map(|(number, _)| *number).collect();
+            false => {
+                let wanted = rule.ports.iter();
+                wanted.flat_map(|w| self.meant(*w, service)).collect()
+            }
+        };
+        rule.ports = own.into_iter().collect();
         (!rule.ports.is_empty()).then_some(rule)
     }
 
-    /// Whether a rule that names the port `wanted` means this port of the pod. A rule may name the pod's
+    /// The ports of the pod that a rule means which names the port `wanted`. A rule may name the pod's
     /// own number only if no service of the pod has a port of that number.
-    fn is_meant(
-        &self,
-        wanted: u16,
-        number: u16,
-        served: &Served,
-        service: Option<&Namespaced>,
-    ) -> bool {
-        let own = number == wanted && !self.declared.contains(&wanted) && is_of(served, service);
-        let mut places = served.places.iter();
-        own || places.any(|(name, port)| {
-            *port == wanted && service.is_none_or(|s| name.namespaced() == Some(s))
-        })
+    fn meant(&self, wanted: u16, service: Option<&Namespaced>) -> impl Iterator<Item = u16> {
+        let own = self.served.get(&wanted);
+        let own = own.filter(|own| !self.declared.contains(&wanted) && is_of(own, service));
+        let led = self.places.get(&wanted).into_iter().flatten();
+        let led = led.filter(move |(name, _)| {
+            service.is_none_or(|service| name.namespaced() == Some(service))
+        });
+        own.map(|_| wanted)
+            .into_iter()
+            .chain(led.map(|(_, number)| *number))
     }
 }
 

@@ -5,7 +5,9 @@
 //! nothing. A TrafficTarget of which no rule is left gives no rule at all, because a rule without
 //! matches would allow everything.
 
+use super::groups::Groups;
 use super::{Inputs, ObjectProblem};
+use std::collections::HashSet;
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
     AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
@@ -98,9 +100,16 @@ pub(super) fn authorization(
     let meant: Vec<u16> = match refs.iter().any(|r| r.is_whole()) {
         true => Vec::new(),
         false => {
+            // The parts are a set: a Service may have as many ports as a policy has references.
+            let parts = refs.iter().map(|r| (r.section_name.as_deref(), r.port));
+            let parts: HashSet<(Option<&str>, Option<u16>)> = parts.collect();
+            let covers = |name: Option<&str>, port: u16| {
+                let by = [(None, Some(port)), (name, None), (name, Some(port))];
+                by.iter().any(|part| parts.contains(part))
+            };
             let mut meant: Vec<u16> = inputs
                 .ports_of(service)
-                .filter(|p| refs.iter().any(|r| r.covers(p.name.as_deref(), p.port)))
+                .filter(|p| covers(p.name.as_deref(), p.port))
                 .map(|p| p.port)
                 .collect();
             meant.sort_unstable();
@@ -314,6 +323,7 @@ pub(super) fn rules(
         }
     };
     let mut matches = Vec::new();
+    let mut groups = Groups::default();
     // `Some`: TCPRoutes are named, and these are their ports (empty: all).
     let mut tcp: Option<Vec<u16>> = None;
     for rule in &target.rules {
@@ -346,9 +356,10 @@ pub(super) fn rules(
         if rule.matches.is_empty() {
             matches.extend(group.matches.iter().map(|m| m.policy_match()));
         }
+        let named = groups.named(&rule.name, group);
         for wanted in &rule.matches {
-            match group.matches.iter().find(|m| m.name == *wanted) {
-                Some(found) => matches.push(found.policy_match()),
+            match named.get(wanted.as_str()) {
+                Some((_, found)) => matches.push(found.policy_match()),
                 None => report(format!(
                     "HTTPRouteGroup/{} has no match named {wanted}",
                     rule.name
@@ -382,11 +393,15 @@ pub(super) fn rules(
     rules
 }
 
-/// Ports in both lists, of which an empty one has all; `None`: none.
+/// Ports in both lists, of which an empty one has all; `None`: none. The first list has each port once, in order.
 fn both(one: &[u16], other: &[u16]) -> Option<Vec<u16>> {
     if one.is_empty() || other.is_empty() {
         return Some([one, other].concat());
     }
-    let both: Vec<u16> = one.iter().filter(|p| other.contains(p)).copied().collect();
+    // A policy may have as many rules with ports as its Service has ports, so no rule looks at all of those.
+    let both = other.iter().filter(|p| one.binary_search(p).is_ok());
+    let mut both: Vec<u16> = both.copied().collect();
+    both.sort_unstable();
+    both.dedup();
     (!both.is_empty()).then_some(both)
 }

@@ -8,8 +8,7 @@ use super::protocols::protocol;
 use super::{Inputs, ObjectProblem, Output, gateways, inbound, splits, workloads};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::slice;
-use tulle_model::manifest::{TargetRef, TrafficPolicySpec, WorkloadSpec};
+use tulle_model::manifest::TrafficPolicySpec;
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{Endpoint, Resource, Service, ServicePort, Traffic};
 
@@ -104,9 +103,10 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
         if placement.not_ready {
             continue;
         }
+        let declared: BTreeSet<u16> = spec.ports.iter().map(|p| p.port).collect();
         for placed in &placement.ports {
             // A port that the manifest does not name is not served.
-            if declares(spec, placed.port)
+            if declared.contains(&placed.port)
                 && let Some(port) = ports.get_mut(&placed.port)
             {
                 port.endpoints.push(Endpoint {
@@ -200,10 +200,9 @@ fn traffic_policy<'a>(
         inputs
             .in_namespace_of(&inputs.traffic, service)
             .find(|(_, spec)| {
-                let mut refs = spec.target_refs.iter();
-                let of =
-                    |r: &TargetRef| inbound::applies_to(inputs, slice::from_ref(r), service, port);
-                refs.any(|r| r.is_whole() != exact && of(r))
+                let refs = spec.target_refs.iter();
+                let refs = refs.filter(|r| r.is_whole() != exact);
+                inbound::applies_to(inputs, refs, service, port)
             })
     };
     meant(true).or_else(|| meant(false))
@@ -216,8 +215,4 @@ fn is_own(ip: IpAddr) -> bool {
         IpAddr::V6(Ipv6Addr::LOCALHOST),
     ];
     !ip.is_unspecified() && !shared.contains(&ip)
-}
-
-fn declares(spec: &WorkloadSpec, port: u16) -> bool {
-    spec.ports.iter().any(|p| p.port == port)
 }

@@ -4,6 +4,7 @@ mod bounds;
 mod cluster;
 mod explained;
 mod kinds;
+mod linear;
 mod pods;
 mod unions;
 mod workloads;

@@ -102,15 +102,21 @@ fn infrastructure(gateway: &GatewaySpec, report: &mut Report) {
         report.add(&at, "expected the name of a listener, found none", hint);
     }
     let names: Vec<&str> = gateway.listeners.iter().map(|l| l.name.as_str()).collect();
-    for name in gateway.proxied() {
+    let known: HashSet<&str> = names.iter().copied().collect();
+    for name in gateway.proxied().filter(|name| !known.contains(name)) {
+        // A message lists all names.
+        if report.is_full() {
+            break;
+        }
         word(&at, name, &names, report);
     }
     // The PROXY protocol header comes before anything that could choose a listener, so it holds for
     // a whole port.
-    let differs = gateway.listeners.iter().find(|listener| {
-        let mut same_port = gateway.listeners.iter().filter(|l| l.port == listener.port);
-        !proxied.contains(&*listener.name) && same_port.any(|l| proxied.contains(&*l.name))
-    });
+    let is_proxied = |listener: &ListenerSpec| proxied.contains(listener.name.as_str());
+    let ports = gateway.listeners.iter().filter(|l| is_proxied(l));
+    let ports: HashSet<u16> = ports.map(|l| l.port).collect();
+    let mut listeners = gateway.listeners.iter();
+    let differs = listeners.find(|l| !is_proxied(l) && ports.contains(&l.port));
     if let Some(listener) = differs {
         let problem = format!(
             "listener `{}` on port {} is not named and another one on that port is",
