@@ -1,20 +1,19 @@
 //! Egress objects to what workloads may reach outside the mesh.
 //!
-//! Fails closed: an Egress that refers to something absent allows nothing.
+//! Fails closed: an Egress that refers to something absent, or to too much, allows nothing.
 
 use super::groups::Groups;
 use super::{Inputs, Output};
-use std::collections::BTreeMap;
-use tulle_model::manifest::{EgressSpec, HttpRouteGroupMatch};
+use tulle_model::manifest::EgressSpec;
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
-    Egress, EgressPort, EgressRule, EgressTls, PolicyMatch, Protocol, Resource, Target,
+    Egress, EgressPort, EgressRule, EgressTls, Protocol, Resource, Target,
 };
 
 pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
     let objects = inputs.egress.iter();
     let rules: Vec<_> = objects
-        .filter_map(|(n, spec)| rule(inputs, n, spec))
+        .filter_map(|(n, spec)| rule(inputs, n, spec).ok())
         .collect();
     if rules.is_empty() {
         return Vec::new();
@@ -41,33 +40,33 @@ pub(super) fn has_gateway(inputs: &Inputs, service: &str) -> bool {
     gateways.any(|g| g.service == service)
 }
 
-/// Builds the rule of an Egress; `None` when it refers to something absent.
-pub(super) fn rule(inputs: &Inputs, name: &ObjectName, spec: &EgressSpec) -> Option<EgressRule> {
+/// Builds the rule of an Egress.
+///
+/// # Errors
+/// Why it allows nothing.
+pub(super) fn rule(
+    inputs: &Inputs,
+    name: &ObjectName,
+    spec: &EgressSpec,
+) -> Result<EgressRule, String> {
+    let absent = || "it refers to something that does not exist".to_owned();
     let sources = spec.sources.iter();
     let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity_named(&s.name)).collect();
-    let mut matches: Vec<PolicyMatch> = Vec::new();
     let mut groups = Groups::default();
     for wanted in &spec.matches {
-        let group = inputs.groups.get(wanted.name.as_str())?;
-        if wanted.matches.is_empty() {
-            matches.extend(group.matches.iter().map(|m| m.policy_match()));
-        } else {
-            let named = groups.named(&wanted.name, group);
-            let meant = wanted.matches.iter().filter_map(|n| named.get(n.as_str()));
-            // They are in the order of the group.
-            let meant: BTreeMap<usize, &HttpRouteGroupMatch> = meant.copied().collect();
-            matches.extend(meant.into_values().map(|m| m.policy_match()));
-        }
+        let group = inputs.groups.get(wanted.name.as_str());
+        groups.take(&wanted.name, group.ok_or_else(absent)?, &wanted.matches);
     }
+    let matches = groups.matches()?;
     if matches.is_empty() && !spec.matches.is_empty() {
-        return None;
+        return Err(absent());
     }
     let tls = match &spec.tls {
         None => None,
         Some(tls) => Some(Box::new(EgressTls {
             server_name: tls.server_name.clone().unwrap_or_default(),
             roots: match &tls.ca_certificate_ref {
-                Some(reference) => inputs.ca(reference)?,
+                Some(reference) => inputs.ca(reference).ok_or_else(absent)?,
                 None => String::new(),
             },
             port: tls.port.unwrap_or(0),
@@ -76,7 +75,7 @@ pub(super) fn rule(inputs: &Inputs, name: &ObjectName, spec: &EgressSpec) -> Opt
     if let (Some(_), Some(gateway)) = (&inputs.cluster, &spec.gateway) {
         // On a host there is no manifest of such an Egress.
         let mut ports = inputs.ports_of(&gateway.service);
-        ports.find(|p| p.port == gateway.port)?;
+        ports.find(|p| p.port == gateway.port).ok_or_else(absent)?;
     }
     let port = |p: &tulle_model::manifest::EgressPortSpec| EgressPort {
         port: p.number,
@@ -89,8 +88,8 @@ pub(super) fn rule(inputs: &Inputs, name: &ObjectName, spec: &EgressSpec) -> Opt
     };
     // A cluster's Egress is for its own namespace, but one in the mesh's namespace is for everybody.
     let namespace = Some(name.namespace()).filter(|n| *n != inputs.mesh_namespace);
-    let sources = sources.ok()?;
-    Some(EgressRule {
+    let sources = sources.map_err(|e| e.to_string())?;
+    Ok(EgressRule {
         name: format!("Egress/{name}"),
         namespace: match sources.is_empty() {
             true => namespace.unwrap_or_default().to_owned(),

@@ -1,22 +1,71 @@
-//! Finds the matches of HTTPRouteGroups that Egresses and TrafficTargets name.
+//! Collects the matches of HTTPRouteGroups that an Egress or a TrafficTarget names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use tulle_model::manifest::{HttpRouteGroupMatch, HttpRouteGroupSpec};
+use tulle_model::resource::PolicyMatch;
+
+/// Most matches of one object. Many short objects may name a long group, and sidecars have a copy for each.
+const MOST: usize = 1000;
 
 /// A group's matches by their names, which are unique in it, with their places in its list.
 type Named<'a> = HashMap<&'a str, (usize, &'a HttpRouteGroupMatch)>;
 
-/// The groups that one object refers to. Both may be as long as an object can be, and the object may refer to one group
-/// any number of times: so each group is read once, and no list is searched for a name.
+/// The matches that one object has named so far. Its list and those of groups may be as long as objects can be: so each
+/// group is read once, no list is searched for a name, and what is named again is not taken again.
 #[derive(Default)]
-pub(super) struct Groups<'a>(HashMap<&'a str, Named<'a>>);
+pub(super) struct Groups<'a> {
+    named: HashMap<&'a str, Named<'a>>,
+    taken: HashSet<(&'a str, usize)>,
+    matches: Vec<PolicyMatch>,
+}
 
 impl<'a> Groups<'a> {
-    /// The matches of the group of this name.
-    pub(super) fn named(&mut self, name: &'a str, group: &'a HttpRouteGroupSpec) -> &Named<'a> {
-        self.0.entry(name).or_insert_with(|| {
+    /// Takes matches of the group of this name: those that are wanted, or all. Returns the wanted that it has not.
+    pub(super) fn take(
+        &mut self,
+        name: &'a str,
+        group: &'a HttpRouteGroupSpec,
+        wanted: &'a [String],
+    ) -> Vec<&'a str> {
+        if wanted.is_empty() {
+            let all = group.matches.iter().enumerate();
+            all.for_each(|(place, one)| self.add(name, place, one));
+            return Vec::new();
+        }
+        let named = self.named.entry(name).or_insert_with(|| {
             let matches = group.matches.iter().enumerate();
             matches.map(|(i, m)| (m.name.as_str(), (i, m))).collect()
-        })
+        });
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for wanted in wanted {
+            match named.get(wanted.as_str()) {
+                Some(one) => found.push(*one),
+                None => missing.push(wanted.as_str()),
+            }
+        }
+        for (place, one) in found {
+            self.add(name, place, one);
+        }
+        missing
+    }
+
+    fn add(&mut self, group: &'a str, place: usize, one: &HttpRouteGroupMatch) {
+        // One more than may be is enough to know.
+        if self.taken.insert((group, place)) && self.matches.len() <= MOST {
+            self.matches.push(one.policy_match());
+        }
+    }
+
+    /// Returns all that were taken.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn matches(self) -> Result<Vec<PolicyMatch>, String> {
+        if self.matches.len() > MOST {
+            return Err(format!(
+                "it names more than {MOST} matches of HTTPRouteGroups"
+            ));
+        }
+        Ok(self.matches)
     }
 }

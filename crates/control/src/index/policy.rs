@@ -7,7 +7,7 @@
 
 use super::groups::Groups;
 use super::{Inputs, ObjectProblem};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
     AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
@@ -322,10 +322,9 @@ pub(super) fn rules(
             return Vec::new();
         }
     };
-    let mut matches = Vec::new();
     let mut groups = Groups::default();
     // `Some`: TCPRoutes are named, and these are their ports (empty: all).
-    let mut tcp: Option<Vec<u16>> = None;
+    let mut tcp: Option<BTreeSet<u16>> = None;
     for rule in &target.rules {
         match rule.kind.as_str() {
             "HTTPRouteGroup" => {}
@@ -333,7 +332,7 @@ pub(super) fn rules(
                 match inputs.smi_tcp_routes.get(rule.name.as_str()) {
                     Some(route) => {
                         let ports = route.matches.iter().flat_map(|m| &m.ports).copied();
-                        let ports: Vec<u16> = ports.collect();
+                        let ports: BTreeSet<u16> = ports.collect();
                         match &mut tcp {
                             None => tcp = Some(ports),
                             Some(known) if known.is_empty() || ports.is_empty() => known.clear(),
@@ -353,20 +352,20 @@ pub(super) fn rules(
             report(format!("HTTPRouteGroup/{} does not exist", rule.name));
             continue;
         };
-        if rule.matches.is_empty() {
-            matches.extend(group.matches.iter().map(|m| m.policy_match()));
-        }
-        let named = groups.named(&rule.name, group);
-        for wanted in &rule.matches {
-            match named.get(wanted.as_str()) {
-                Some((_, found)) => matches.push(found.policy_match()),
-                None => report(format!(
-                    "HTTPRouteGroup/{} has no match named {wanted}",
-                    rule.name
-                )),
-            }
+        for missing in groups.take(&rule.name, group, &rule.matches) {
+            report(format!(
+                "HTTPRouteGroup/{} has no match named {missing}",
+                rule.name
+            ));
         }
     }
+    let matches = match groups.matches() {
+        Ok(matches) => matches,
+        Err(why) => {
+            report(format!("{why}, so it allows nothing"));
+            return Vec::new();
+        }
+    };
     if matches.is_empty() && tcp.is_none() && !target.rules.is_empty() {
         report("none of its rules allows anything".into());
         return Vec::new();
@@ -379,6 +378,7 @@ pub(super) fn rules(
     };
     let mut rules = Vec::new();
     if let Some(ports) = tcp {
+        let ports: Vec<u16> = ports.into_iter().collect();
         match both(&object.ports, &ports) {
             Some(ports) => rules.push(PolicyRule {
                 ports,

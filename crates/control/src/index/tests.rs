@@ -4,7 +4,7 @@ mod bounds;
 mod cluster;
 mod explained;
 mod kinds;
-mod linear;
+mod lengths;
 mod pods;
 mod unions;
 mod workloads;

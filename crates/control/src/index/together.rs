@@ -8,6 +8,8 @@ use tulle_model::resource::{Filter, Jwt, JwtProvider, PathMatch, PolicyMatch, Ra
 
 /// A longer list would make every request slower.
 const MOST_RULES: usize = 256;
+/// Most conditions of a rule, which has one for each pair of those of its objects.
+const MOST_CONDITIONS: usize = 1024;
 
 /// A rule in the making.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +31,13 @@ pub(super) fn both(one: &[Demand], other: &[Demand]) -> Result<Vec<Demand>, Stri
     let mut all = Vec::new();
     for (a, b) in one.iter().flat_map(|a| other.iter().map(move |b| (a, b))) {
         let names = || [a.objects.as_slice(), &b.objects].concat();
+        if a.matches.len().saturating_mul(b.matches.len()) > MOST_CONDITIONS {
+            let names = names().join(" and ");
+            return Err(format!(
+                "{names} make more than {MOST_CONDITIONS} conditions of one rule together (paths of one times those of \
+                 the other): make them one object"
+            ));
+        }
         let Some(matches) = conditions(&a.matches, &b.matches) else {
             let names = names().join(" and ");
             return Err(format!(

@@ -35,8 +35,8 @@ impl Index {
         let mut found = None;
         for (name, spec) in &inputs.egress {
             let outcome = match egress::rule(inputs, name, spec) {
-                None => "does not match: it refers to something that does not exist".to_owned(),
-                Some(rule) => match applies(&rule, source, host, call) {
+                Err(why) => format!("does not match: {why}"),
+                Ok(rule) => match applies(&rule, source, host, call) {
                     Err(why) => format!("does not match: {why}"),
                     Ok(()) => {
                         found.get_or_insert(rule);
