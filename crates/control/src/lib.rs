@@ -30,7 +30,7 @@ mod state;
 pub mod store;
 pub mod tokens;
 
-pub use objects::{MAX_JSON_BYTES, read as read_object};
+pub use objects::read as read_object;
 pub use serve::CertificatePace;
 pub use state::{ConsoleDoor, HOST_AWAY};
 

@@ -2,8 +2,8 @@
 
 use tulle_model::manifest::Object;
 
-/// Longest manifest kept, as it is given and as it is kept, and longest that has an effect in a cluster.
-pub const MAX_JSON_BYTES: usize = 256 * 1024;
+/// Longest manifest kept, as it is given and as it is kept.
+const MAX_JSON_BYTES: usize = 256 * 1024;
 
 /// An object and the text that is kept of it.
 pub(crate) struct Parsed {

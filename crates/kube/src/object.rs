@@ -1,7 +1,6 @@
 //! An object of the API server as one of the mesh.
 
 use serde_json::{Value, json};
-use tulle_control::MAX_JSON_BYTES;
 use tulle_model::manifest::Object;
 
 /// A name that no backend has. Requests for it are answered with an error.
@@ -25,15 +24,7 @@ pub(crate) fn read(object: &Value) -> Result<Object, String> {
             bare[field] = value.clone();
         }
     }
-    let json = bare.to_string();
-    // Secrets and ConfigMaps are bounded by the API server.
-    if object.get("spec").is_some() && json.len() > MAX_JSON_BYTES {
-        return Err(format!(
-            "it has {} bytes without metadata and status; at most {MAX_JSON_BYTES} are read",
-            json.len()
-        ));
-    }
-    let mut read = Object::from_json(&json).map_err(|errors| {
+    let mut read = Object::from_json(&bare.to_string()).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(|e| reason(&e.to_string())).collect();
         errors.join("; ")
     })?;
@@ -93,25 +84,5 @@ mod tests {
         });
         let why = read(&object).unwrap_err();
         assert!(why.contains("permissive") && !why.contains('\n'), "{why}");
-    }
-
-    #[test]
-    fn what_is_too_long_is_refused_and_its_metadata_does_not_count() {
-        let of = |paths: usize, annotation: usize| {
-            json!({
-                "apiVersion": "tulle.dev/v1alpha1", "kind": "RateLimit",
-                "metadata": { "name": "l", "annotations": { "a": "x".repeat(annotation) } },
-                "spec": {
-                    "targetRefs": [{ "kind": "Service", "name": "web" }],
-                    "rules": [{
-                        "to": { "paths": vec![json!({ "value": "/0123456789" }); paths] },
-                        "requests": { "count": 1 },
-                    }],
-                },
-            })
-        };
-        read(&of(10_000, MAX_JSON_BYTES)).unwrap();
-        let why = read(&of(13_000, 0)).unwrap_err();
-        assert!(why.contains("at most 262144 are read"), "{why}");
     }
 }

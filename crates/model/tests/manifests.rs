@@ -52,30 +52,6 @@ fn documents_keep_their_place() {
 }
 
 #[test]
-fn paths_do_not_multiply_the_other_conditions_of_a_rule_without_bound() {
-    let spec = |paths: usize, hosts: usize| {
-        let paths: Vec<String> = (0..paths).map(|i| format!("{{value: /{i}}}")).collect();
-        let hosts: Vec<String> = (0..hosts).map(|i| format!("h{i:05}.example")).collect();
-        let (paths, hosts) = (paths.join(", "), hosts.join(", "));
-        document(
-            "AuthorizationPolicy",
-            &format!(
-                "  targetRefs: [{{kind: Service, name: web}}]\n  rules:\n    - to: {{paths: [{paths}], hosts: [{hosts}]}}"
-            ),
-        )
-    };
-    // A host has 14 bytes.
-    objects(&spec(1000, 70));
-    objects(&spec(5000, 0));
-    let why = errors(&spec(1000, 80)).join(" ");
-    assert!(
-        why.contains("1000 paths") && why.contains("1120 bytes"),
-        "{why}"
-    );
-    assert!(why.contains("make several rules of it"), "{why}");
-}
-
-#[test]
 fn shapes_are_checked() {
     for (kind, spec, expected) in [
         (

@@ -7,7 +7,7 @@ use super::{Inputs, Output};
 use tulle_model::manifest::EgressSpec;
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
-    Egress, EgressPort, EgressRule, EgressTls, Protocol, Resource, Target,
+    Egress, EgressPort, EgressRule, EgressTls, PolicyMatch, Protocol, Resource, Target,
 };
 
 pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
@@ -40,6 +40,26 @@ pub(super) fn has_gateway(inputs: &Inputs, service: &str) -> bool {
     gateways.any(|g| g.service == service)
 }
 
+/// Returns the kinds of request that an Egress lets out; empty: all; `None`: it names none that there is.
+///
+/// # Errors
+/// They are too many.
+pub(super) fn matches(
+    inputs: &Inputs,
+    spec: &EgressSpec,
+) -> Result<Option<Vec<PolicyMatch>>, String> {
+    let mut groups = Groups::default();
+    for wanted in &spec.matches {
+        let Some(group) = inputs.groups.get(wanted.name.as_str()) else {
+            return Ok(None);
+        };
+        groups.take(&wanted.name, group, &wanted.matches);
+    }
+    let matches = groups.matches()?;
+    let is_nothing = matches.is_empty() && !spec.matches.is_empty();
+    Ok((!is_nothing).then_some(matches))
+}
+
 /// Builds the rule of an Egress.
 ///
 /// # Errors
@@ -52,15 +72,7 @@ pub(super) fn rule(
     let absent = || "it refers to something that does not exist".to_owned();
     let sources = spec.sources.iter();
     let sources: Result<Vec<_>, _> = sources.map(|s| inputs.identity_named(&s.name)).collect();
-    let mut groups = Groups::default();
-    for wanted in &spec.matches {
-        let group = inputs.groups.get(wanted.name.as_str());
-        groups.take(&wanted.name, group.ok_or_else(absent)?, &wanted.matches);
-    }
-    let matches = groups.matches()?;
-    if matches.is_empty() && !spec.matches.is_empty() {
-        return Err(absent());
-    }
+    let matches = matches(inputs, spec)?.ok_or_else(absent)?;
     let tls = match &spec.tls {
         None => None,
         Some(tls) => Some(Box::new(EgressTls {

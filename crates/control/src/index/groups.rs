@@ -6,6 +6,8 @@ use tulle_model::resource::PolicyMatch;
 
 /// Most matches of one object. Many short objects may name a long group, and sidecars have a copy for each.
 const MOST: usize = 1000;
+/// Most bytes of these.
+const MOST_BYTES: usize = 64 * 1024;
 
 /// A group's matches by their names, which are unique in it, with their places in its list.
 type Named<'a> = HashMap<&'a str, (usize, &'a HttpRouteGroupMatch)>;
@@ -17,6 +19,8 @@ pub(super) struct Groups<'a> {
     named: HashMap<&'a str, Named<'a>>,
     taken: HashSet<(&'a str, usize)>,
     matches: Vec<PolicyMatch>,
+    /// Bytes of the matches.
+    bytes: usize,
 }
 
 impl<'a> Groups<'a> {
@@ -50,10 +54,20 @@ impl<'a> Groups<'a> {
     }
 
     fn add(&mut self, group: &'a str, place: usize, one: &HttpRouteGroupMatch) {
-        // One more than may be is enough to know.
-        if self.taken.insert((group, place)) && self.matches.len() <= MOST {
+        // One beyond a bound is enough to know.
+        if !self.is_too_much() && self.taken.insert((group, place)) {
             self.matches.push(one.policy_match());
+            let headers = one
+                .headers
+                .iter()
+                .map(|(name, value)| name.len() + value.len());
+            let texts = one.methods.iter().chain(&one.path_regex);
+            self.bytes += one.name.len() + texts.map(String::len).chain(headers).sum::<usize>();
         }
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.matches.len() > MOST || self.bytes > MOST_BYTES
     }
 
     /// Returns all that were taken.
@@ -61,11 +75,11 @@ impl<'a> Groups<'a> {
     /// # Errors
     /// There are too many.
     pub(super) fn matches(self) -> Result<Vec<PolicyMatch>, String> {
-        if self.matches.len() > MOST {
-            return Err(format!(
-                "it names more than {MOST} matches of HTTPRouteGroups"
-            ));
+        match self.is_too_much() {
+            true => Err(format!(
+                "it names more than {MOST} matches of HTTPRouteGroups, or more than {MOST_BYTES} bytes of them"
+            )),
+            false => Ok(self.matches),
         }
-        Ok(self.matches)
     }
 }

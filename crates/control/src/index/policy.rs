@@ -156,7 +156,7 @@ pub(super) fn at_gateway(
     })
 }
 
-fn action(spec: &AuthorizationPolicySpec) -> Action {
+pub(super) fn action(spec: &AuthorizationPolicySpec) -> Action {
     let deny = spec.action.as_deref() == Some("Deny");
     match (deny, spec.mode.as_deref() == Some("Audit")) {
         (false, false) => Action::Allow,

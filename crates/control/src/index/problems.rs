@@ -1,10 +1,10 @@
 //! Finds objects that are each valid and yet do not work together.
 
 use super::inputs::identity_name_of;
-use super::{Index, Unit, bounds, certificates, gateways, policy, protocols};
+use super::{Index, Unit, bounds, certificates, egress, gateways, policy, protocols};
 use std::fmt;
 use std::time::SystemTime;
-use tulle_model::manifest::{self, TargetRef};
+use tulle_model::manifest::{self, HttpConditions, TargetRef};
 
 /// One object and what keeps it from doing what it says.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +34,14 @@ impl Index {
                 report(object.clone(), text);
             });
         }
+        for (name, spec) in &inputs.egress {
+            if let Err(why) = egress::matches(inputs, spec) {
+                report(
+                    format!("Egress/{name}"),
+                    format!("{why}, so it allows nothing"),
+                );
+            }
+        }
         for service in inputs.services.keys() {
             if let Some(text) = protocols::port_conflict(service, inputs.workloads_of(service)) {
                 report(format!("service/{service}"), text);
@@ -60,6 +68,7 @@ impl Index {
         }
         self.route_problems(&mut report);
         self.target_problems(&mut report);
+        self.long_rules(&mut report);
         for (name, units) in self.contested() {
             let units: Vec<String> = units.into_iter().map(unit_name).collect();
             let text = format!(
@@ -115,6 +124,37 @@ impl Index {
         }
         for (name, plugin) in &inputs.plugins {
             of("Plugin", name.as_str(), &plugin.target_refs);
+        }
+    }
+
+    /// Rules with more conditions than sidecars are told.
+    fn long_rules(&self, report: &mut dyn FnMut(String, String)) {
+        let mut of = |object: String, number: usize, to: &HttpConditions, instead: &str| {
+            if !to.is_short() {
+                let text = format!(
+                    "rules[{number}].to has too many conditions for each of its {} paths, so {instead}: make several \
+                     rules of it",
+                    to.paths.len()
+                );
+                report(object, text);
+            }
+        };
+        for (name, policy) in &self.inputs.authorization {
+            let instead = match policy::action(policy).denies() {
+                true => "it denies all requests of those whom it is about",
+                false => "it allows nothing",
+            };
+            for (i, rule) in policy.rules.iter().enumerate() {
+                if let Some(to) = &rule.to {
+                    of(format!("AuthorizationPolicy/{name}"), i, to, instead);
+                }
+            }
+        }
+        for (name, limit) in &self.inputs.rate_limits {
+            for (i, rule) in limit.rules.iter().enumerate() {
+                let instead = "its limit is for all requests";
+                of(format!("RateLimit/{name}"), i, &rule.to, instead);
+            }
         }
     }
 

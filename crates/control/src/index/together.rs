@@ -3,13 +3,14 @@
 //! A sidecar applies the first rule that matches a request. So the rules of two objects become one list
 //! with a rule for each pair: it has the conditions of both and the filters of both.
 
+use std::collections::BTreeSet;
 use tulle_model::letter_case::folded;
 use tulle_model::resource::{Filter, Jwt, JwtProvider, PathMatch, PolicyMatch, RateLimit};
 
 /// A longer list would make every request slower.
 const MOST_RULES: usize = 256;
-/// Most conditions of a rule, which has one for each pair of those of its objects.
-const MOST_CONDITIONS: usize = 1024;
+/// Most pairs of a rule, condition or text of one object with those of another, each of which is looked at.
+const MOST_PAIRS: usize = 1 << 20;
 
 /// A rule in the making.
 #[derive(Debug, Clone, Default)]
@@ -28,16 +29,18 @@ pub(super) struct Demand {
 /// # Errors
 /// No rule can have the conditions of both, or there are too many.
 pub(super) fn both(one: &[Demand], other: &[Demand]) -> Result<Vec<Demand>, String> {
+    if texts(one).saturating_mul(texts(other)) > MOST_PAIRS {
+        let lists = one.iter().chain(other).flat_map(|d| &d.objects);
+        let names: BTreeSet<&str> = lists.map(String::as_str).collect();
+        let names = Vec::from_iter(names).join(" and ");
+        return Err(format!(
+            "{names} have too many rules and conditions to combine (those of one times those of the other): make them \
+             one object"
+        ));
+    }
     let mut all = Vec::new();
     for (a, b) in one.iter().flat_map(|a| other.iter().map(move |b| (a, b))) {
         let names = || [a.objects.as_slice(), &b.objects].concat();
-        if a.matches.len().saturating_mul(b.matches.len()) > MOST_CONDITIONS {
-            let names = names().join(" and ");
-            return Err(format!(
-                "{names} make more than {MOST_CONDITIONS} conditions of one rule together (paths of one times those of \
-                 the other): make them one object"
-            ));
-        }
         let Some(matches) = conditions(&a.matches, &b.matches) else {
             let names = names().join(" and ");
             return Err(format!(
@@ -62,6 +65,13 @@ pub(super) fn both(one: &[Demand], other: &[Demand]) -> Result<Vec<Demand>, Stri
         }
     }
     Ok(all)
+}
+
+/// Counts rules, conditions, and texts in them.
+fn texts(list: &[Demand]) -> usize {
+    let texts = |m: &PolicyMatch| m.methods.len() + m.hosts.len() + m.header_matches.len();
+    let conditions = list.iter().flat_map(|demand| &demand.matches);
+    list.len() + conditions.map(|m| 1 + texts(m)).sum::<usize>()
 }
 
 /// Conjoins two lists of alternatives; an empty result means that no request meets both. `None`: no list

@@ -58,17 +58,28 @@ fn allowed(index: &Index) -> (Vec<String>, Vec<String>) {
 fn who_names_too_many_matches_is_allowed_nothing_and_soon_told_so() {
     let names = many();
     let whole = json!([{ "kind": "HTTPRouteGroup", "name": "g" }]);
-    let why = "it names more than 1000 matches of HTTPRouteGroups";
-    for wanted in [at_once(&names), one_by_one(&names), whole] {
+    // Few of many bytes are as much.
+    let long: Vec<String> = (0..400).map(|i| format!("{i:0250}")).collect();
+    for (names, wanted) in [
+        (&names, at_once(&names)),
+        (&names, one_by_one(&names[..20_000])),
+        (&names, whole.clone()),
+        (&long, whole),
+    ] {
         let mut index = index();
         index.apply([
-            group_of(&names),
+            group_of(names),
             egress_of(&wanted),
             target("t", "a", &["b"], wanted),
         ]);
-        assert_eq!(leaving(&index), Err(why.to_owned()));
+        let why = leaving(&index).unwrap_err();
+        assert!(why.contains("more than 1000 matches"), "{why}");
         let problem = format!("{why}, so it allows nothing");
-        assert_eq!(allowed(&index), (Vec::new(), vec![problem]));
+        assert_eq!(allowed(&index), (Vec::new(), vec![problem.clone()]));
+        let told: Vec<String> = index.problems().iter().map(ToString::to_string).collect();
+        for object in ["Egress/e", "TrafficTarget/t"] {
+            assert!(told.contains(&format!("{object}: {problem}")), "{told:?}");
+        }
     }
 }
 
@@ -92,45 +103,111 @@ fn each_match_that_is_named_is_taken_once_in_the_order_of_names() {
     assert_eq!(allowed(&index), (order, vec![problem]));
 }
 
+fn at_service(name: &str) -> Edit {
+    Edit::Service(Box::new(a_service(
+        &format!("{name}.shop"),
+        &[],
+        &[(80, Some("http"), 8080)],
+        &[("10.244.0.5", Some("web-1"))],
+    )))
+}
+
+/// A pod, two Services of it, and these.
+fn shop(edits: impl IntoIterator<Item = Edit>) -> Index {
+    let pod = a_pod("web-1.shop", "web", "10.244.0.5", &[8080]);
+    let mut index = cluster();
+    index.apply([Edit::Pod(Box::new(pod)), at_service("a"), at_service("b")]);
+    index.apply(edits);
+    index
+}
+
+fn conditions(paths: usize, hosts: usize) -> Value {
+    let paths: Vec<Value> = (0..paths)
+        .map(|i| json!({ "type": "Exact", "value": format!("/{i}") }))
+        .collect();
+    let hosts: Vec<String> = (0..hosts).map(|i| format!("h{i:05}.example")).collect();
+    json!({ "paths": paths, "hosts": hosts })
+}
+
 /// Two limits of one port have a condition for each pair of theirs.
 #[test]
-fn limits_that_make_too_many_conditions_together_close_the_port() {
-    let closed = |paths: usize| -> Vec<String> {
+fn limits_that_take_too_long_to_combine_close_the_port() {
+    let closed = |paths: usize, hosts: usize| -> Vec<String> {
         let limit = |name: &str, service: &str| {
-            let path = |i: usize| json!({ "value": format!("/{i}") });
-            let paths: Vec<Value> = (0..paths).map(path).collect();
-            let rules = json!([{ "to": { "paths": paths }, "requests": { "count": 1 } }]);
+            let to = conditions(paths, hosts);
+            let rules = json!([{ "to": to, "requests": { "count": 1 } }]);
             let about = json!([{ "kind": "Service", "name": service }]);
-            of_shop(
-                "RateLimit",
-                name,
-                json!({ "targetRefs": about, "rules": rules }),
-            )
+            let spec = json!({ "targetRefs": about, "rules": rules });
+            of_shop("RateLimit", name, spec)
         };
-        let service = |name: &str| {
-            Edit::Service(Box::new(a_service(
-                &format!("{name}.shop"),
-                &[],
-                &[(80, Some("http"), 8080)],
-                &[("10.244.0.5", Some("web-1"))],
-            )))
-        };
-        let mut index = cluster();
-        index.apply([
-            Edit::Pod(Box::new(a_pod("web-1.shop", "web", "10.244.0.5", &[8080]))),
-            service("a"),
-            service("b"),
-            limit("l", "a"),
-            limit("m", "b"),
-        ]);
+        let index = shop([limit("l", "a"), limit("m", "b")]);
         let rules = inbound(&index, "web-1.shop").policy.rules.into_iter();
         let closing = rules.filter(|r| r.action == Action::Deny && r.any_identity);
         closing.map(|r| r.name).collect()
     };
-    assert_eq!(closed(32), Vec::<String>::new());
-    let names = closed(33);
-    assert!(
-        names.len() == 1 && names[0].contains("more than 1024 conditions"),
-        "{names:?}"
+    assert_eq!(closed(100, 5), Vec::<String>::new());
+    for (paths, hosts) in [(1500, 0), (1, 12_000)] {
+        let names = closed(paths, hosts);
+        assert!(
+            names.len() == 1 && names[0].contains("too many rules and conditions"),
+            "{names:?}"
+        );
+    }
+}
+
+/// Sidecars are told all other conditions of a rule with each of its paths.
+#[test]
+fn a_rule_of_which_paths_make_too_much_permits_nothing_and_denies_all() {
+    let of = |to: Value| {
+        let object = |kind: &str, name: &str, service: &str, extra: Value| {
+            let about = json!([{ "kind": "Service", "name": service }]);
+            let mut spec = json!({ "targetRefs": about, "rules": [extra] });
+            if name == "deny" {
+                spec["action"] = "Deny".into();
+                spec["rules"][0]["ignoreCase"] = true.into();
+            }
+            of_shop(kind, name, spec)
+        };
+        shop([
+            object("AuthorizationPolicy", "allow", "a", json!({ "to": to })),
+            object("AuthorizationPolicy", "deny", "b", json!({ "to": to })),
+            object(
+                "RateLimit",
+                "limit",
+                "a",
+                json!({ "to": to, "requests": { "count": 1 } }),
+            ),
+        ])
+    };
+    let rules = |index: &Index| -> Vec<(Action, usize)> {
+        let rules = inbound(index, "web-1.shop").policy.rules.into_iter();
+        rules.map(|r| (r.action, r.matches.len())).collect()
+    };
+    let (fits, too_much) = (of(conditions(100, 100)), of(conditions(1000, 100)));
+    assert_eq!(
+        rules(&fits),
+        [(Action::Allow, 100), (Action::Deny, 100)],
+        "{:?}",
+        fits.problems()
     );
+    assert_eq!(rules(&too_much), [(Action::Deny, 0)]);
+    let limit = |index: &Index| {
+        let ports = inbound(index, "web-1.shop").ports;
+        let port = ports.iter().find(|port| port.port == 8080).unwrap();
+        port.rules[0].matches.len()
+    };
+    assert_eq!((limit(&fits), limit(&too_much)), (100, 0));
+    let told: Vec<String> = too_much
+        .problems()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    for (object, instead) in [
+        ("AuthorizationPolicy/allow", "so it allows nothing"),
+        ("AuthorizationPolicy/deny", "so it denies all requests"),
+        ("RateLimit/limit", "so its limit is for all requests"),
+    ] {
+        let of_it = told.iter().find(|t| t.starts_with(object));
+        assert!(of_it.is_some_and(|t| t.contains(instead)), "{told:?}");
+    }
 }

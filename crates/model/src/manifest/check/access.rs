@@ -131,9 +131,6 @@ fn principal(at: &Path, id: &str, report: &mut Report) {
     }
 }
 
-/// Most bytes that a rule's paths make of its other conditions, of which sidecars have a copy for each path.
-const MOST_COPIED: usize = 1024 * 1024;
-
 /// `compile` knows the names that `when` may use.
 fn http_conditions(
     at: &Path,
@@ -155,17 +152,6 @@ fn http_conditions(
     }
     for (i, path) in to.paths.iter().enumerate() {
         path_match(&at.key("paths").index(i), path, report);
-    }
-    let headers = to.headers.iter().map(|h| h.name.len() + h.value.len());
-    let texts = to.methods.iter().chain(&to.hosts).chain(&to.when);
-    let others: usize = texts.map(String::len).chain(headers).sum();
-    if to.paths.len().saturating_mul(others) > MOST_COPIED {
-        let problem = format!(
-            "{} paths, for each of which the {others} bytes of the rule's other conditions hold, are {MOST_COPIED} bytes and \
-             more",
-            to.paths.len()
-        );
-        report.add(&at.key("paths"), problem, "make several rules of it");
     }
     conditions(&at.key("headers"), &to.headers, true, report);
     for (i, name) in to.hosts.iter().enumerate() {

@@ -56,6 +56,11 @@ impl HttpPathMatch {
     }
 }
 
+/// Most bytes that paths make of the other conditions of a rule.
+const MOST_COPIED: usize = 1024 * 1024;
+/// Memory of a text beside its bytes.
+const PER_TEXT: usize = 64;
+
 impl HttpConditions {
     /// A path that has letters and is compared with their case.
     fn path_with_letters(&self) -> Option<&str> {
@@ -70,10 +75,22 @@ impl HttpConditions {
         Some(matches)
     }
 
+    /// Whether the paths make no more of the other conditions than sidecars are told: each path comes with a copy of them.
+    pub fn is_short(&self) -> bool {
+        let headers = self.headers.iter().map(|h| h.name.len() + h.value.len());
+        let texts = self.methods.iter().chain(&self.hosts).chain(&self.when);
+        let copied = texts.map(String::len).chain(headers);
+        let copied: usize = copied.map(|bytes| bytes + PER_TEXT).sum();
+        self.paths.len().saturating_mul(copied) <= MOST_COPIED
+    }
+
     /// The kinds of request; empty: everything, also TCP. Ports are not part of it.
     ///
-    /// `None`: a condition is not understood; ignoring it would widen the rule.
+    /// `None`: a condition is not understood, or all of them are not [short](Self::is_short); ignoring it would widen the rule.
     pub fn matches(&self) -> Option<Vec<PolicyMatch>> {
+        if !self.is_short() {
+            return None;
+        }
         let headers: Option<Vec<HeaderMatch>> =
             self.headers.iter().map(HttpHeaderMatch::header).collect();
         let rest = PolicyMatch {
