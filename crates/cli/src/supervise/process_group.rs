@@ -36,7 +36,7 @@ pub(super) fn child_id(child: &Child) -> Option<Pid> {
 /// Sends a signal to all that is left of a group.
 pub(super) fn kill_group(leader: Option<Pid>, signal: Signal) {
     if let Some(leader) = leader {
-        // Nobody left in the group: nothing to do.
+        // An error means that nobody is left in the group.
         let _ = rustix::process::kill_process_group(leader, signal);
     }
 }

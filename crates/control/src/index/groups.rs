@@ -9,15 +9,16 @@ const MOST: usize = 1000;
 /// Most bytes of these.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// A group's matches by their names, which are unique in it, with their places in its list.
-type Named<'a> = HashMap<&'a str, (usize, &'a HttpRouteGroupMatch)>;
+/// A group's matches by their names, which are unique in it.
+type Named<'a> = HashMap<&'a str, &'a HttpRouteGroupMatch>;
 
 /// The matches that one object has named so far. Its list and those of groups may be as long as objects can be: so each
 /// group is read once, no list is searched for a name, and what is named again is not taken again.
 #[derive(Default)]
 pub(super) struct Groups<'a> {
     named: HashMap<&'a str, Named<'a>>,
-    taken: HashSet<(&'a str, usize)>,
+    /// Names of groups and of their matches.
+    taken: HashSet<(&'a str, &'a str)>,
     matches: Vec<PolicyMatch>,
     /// Bytes of the matches.
     bytes: usize,
@@ -32,13 +33,12 @@ impl<'a> Groups<'a> {
         wanted: &'a [String],
     ) -> Vec<&'a str> {
         if wanted.is_empty() {
-            let all = group.matches.iter().enumerate();
-            all.for_each(|(place, one)| self.add(name, place, one));
+            group.matches.iter().for_each(|one| self.add(name, one));
             return Vec::new();
         }
         let named = self.named.entry(name).or_insert_with(|| {
-            let matches = group.matches.iter().enumerate();
-            matches.map(|(i, m)| (m.name.as_str(), (i, m))).collect()
+            let matches = group.matches.iter();
+            matches.map(|m| (m.name.as_str(), m)).collect()
         });
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for wanted in wanted {
@@ -47,15 +47,13 @@ impl<'a> Groups<'a> {
                 None => missing.push(wanted.as_str()),
             }
         }
-        for (place, one) in found {
-            self.add(name, place, one);
-        }
+        found.into_iter().for_each(|one| self.add(name, one));
         missing
     }
 
-    fn add(&mut self, group: &'a str, place: usize, one: &HttpRouteGroupMatch) {
+    fn add(&mut self, group: &'a str, one: &'a HttpRouteGroupMatch) {
         // One beyond a bound is enough to know.
-        if !self.is_too_much() && self.taken.insert((group, place)) {
+        if !self.is_too_much() && self.taken.insert((group, &one.name)) {
             self.matches.push(one.policy_match());
             let headers = one
                 .headers

@@ -59,7 +59,7 @@ struct Seen {
     status: Value,
     /// The Secrets and ConfigMaps that it refers to.
     texts: BTreeSet<TextKey>,
-    /// Those of the form in force, which of a refused object is its last valid one.
+    /// The Secrets and ConfigMaps of the form in force, which of a refused object is its last valid one.
     texts_in_force: BTreeSet<TextKey>,
     /// The listeners that take it.
     attached: BTreeSet<(Key, String)>,

@@ -1,8 +1,9 @@
 //! Objects may be as long as a store takes them, and so may those they refer to. The index reads them under a lock that
 //! the whole mesh waits for, so neither its work nor what it makes of them grows with the product of their lengths.
 
-use super::bounds::{a_pod, a_service, of_shop};
+use super::bounds::of_shop;
 use super::cluster::cluster;
+use super::unions::{about, closed, leading, port, the_pod};
 use super::*;
 use crate::index::{egress, policy};
 use tulle_model::resource::Action;
@@ -103,20 +104,14 @@ fn each_match_that_is_named_is_taken_once_in_the_order_of_names() {
     assert_eq!(allowed(&index), (order, vec![problem]));
 }
 
-fn at_service(name: &str) -> Edit {
-    Edit::Service(Box::new(a_service(
-        &format!("{name}.shop"),
-        &[],
-        &[(80, Some("http"), 8080)],
-        &[("10.244.0.5", Some("web-1"))],
-    )))
-}
-
 /// A pod, two Services of it, and these.
 fn shop(edits: impl IntoIterator<Item = Edit>) -> Index {
-    let pod = a_pod("web-1.shop", "web", "10.244.0.5", &[8080]);
     let mut index = cluster();
-    index.apply([Edit::Pod(Box::new(pod)), at_service("a"), at_service("b")]);
+    index.apply([
+        the_pod(),
+        leading("a", Some("http")),
+        leading("b", Some("http")),
+    ]);
     index.apply(edits);
     index
 }
@@ -132,22 +127,19 @@ fn conditions(paths: usize, hosts: usize) -> Value {
 /// Two limits of one port have a condition for each pair of theirs.
 #[test]
 fn limits_that_take_too_long_to_combine_close_the_port() {
-    let closed = |paths: usize, hosts: usize| -> Vec<String> {
+    let closed_by = |paths: usize, hosts: usize| {
         let limit = |name: &str, service: &str| {
             let to = conditions(paths, hosts);
             let rules = json!([{ "to": to, "requests": { "count": 1 } }]);
-            let about = json!([{ "kind": "Service", "name": service }]);
-            let spec = json!({ "targetRefs": about, "rules": rules });
+            let spec = json!({ "targetRefs": about(service), "rules": rules });
             of_shop("RateLimit", name, spec)
         };
         let index = shop([limit("l", "a"), limit("m", "b")]);
-        let rules = inbound(&index, "web-1.shop").policy.rules.into_iter();
-        let closing = rules.filter(|r| r.action == Action::Deny && r.any_identity);
-        closing.map(|r| r.name).collect()
+        closed(&index)
     };
-    assert_eq!(closed(100, 5), Vec::<String>::new());
+    assert_eq!(closed_by(100, 5), Vec::<String>::new());
     for (paths, hosts) in [(1500, 0), (1, 12_000)] {
-        let names = closed(paths, hosts);
+        let names = closed_by(paths, hosts);
         assert!(
             names.len() == 1 && names[0].contains("too many rules and conditions"),
             "{names:?}"
@@ -160,8 +152,7 @@ fn limits_that_take_too_long_to_combine_close_the_port() {
 fn a_rule_of_which_paths_make_too_much_permits_nothing_and_denies_all() {
     let of = |to: Value| {
         let object = |kind: &str, name: &str, service: &str, extra: Value| {
-            let about = json!([{ "kind": "Service", "name": service }]);
-            let mut spec = json!({ "targetRefs": about, "rules": [extra] });
+            let mut spec = json!({ "targetRefs": about(service), "rules": [extra] });
             if name == "deny" {
                 spec["action"] = "Deny".into();
                 spec["rules"][0]["ignoreCase"] = true.into();
@@ -191,11 +182,7 @@ fn a_rule_of_which_paths_make_too_much_permits_nothing_and_denies_all() {
         fits.problems()
     );
     assert_eq!(rules(&too_much), [(Action::Deny, 0)]);
-    let limit = |index: &Index| {
-        let ports = inbound(index, "web-1.shop").ports;
-        let port = ports.iter().find(|port| port.port == 8080).unwrap();
-        port.rules[0].matches.len()
-    };
+    let limit = |index: &Index| port(index).rules[0].matches.len();
     assert_eq!((limit(&fits), limit(&too_much)), (100, 0));
     let told: Vec<String> = too_much
         .problems()

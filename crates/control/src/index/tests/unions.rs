@@ -21,7 +21,7 @@ fn permutations<T: Clone>(all: &[T]) -> Vec<Vec<T>> {
 }
 
 /// A Service of port 80 that leads to port 8080 of web-1.shop.
-fn leading(name: &str, protocol: Option<&str>) -> Edit {
+pub(super) fn leading(name: &str, protocol: Option<&str>) -> Edit {
     Edit::Service(Box::new(a_service(
         &format!("{name}.shop"),
         &[],
@@ -30,22 +30,22 @@ fn leading(name: &str, protocol: Option<&str>) -> Edit {
     )))
 }
 
-fn the_pod() -> Edit {
+pub(super) fn the_pod() -> Edit {
     Edit::Pod(Box::new(a_pod("web-1.shop", "web", "10.244.0.5", &[8080])))
 }
 
-fn about(service: &str) -> Value {
+pub(super) fn about(service: &str) -> Value {
     json!([{ "kind": "Service", "name": service }])
 }
 
-fn port(index: &Index) -> InboundPort {
+pub(super) fn port(index: &Index) -> InboundPort {
     let mut ports = inbound(index, "web-1.shop").ports;
     let at = ports.iter().position(|p| p.port == 8080).unwrap();
     ports.remove(at)
 }
 
 /// Names of the rules that deny everybody.
-fn closed(index: &Index) -> Vec<String> {
+pub(super) fn closed(index: &Index) -> Vec<String> {
     let rules = inbound(index, "web-1.shop").policy.rules.into_iter();
     let closing = rules.filter(|r| r.action == Action::Deny && r.any_identity);
     closing.map(|r| r.name).collect()

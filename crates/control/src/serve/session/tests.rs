@@ -9,15 +9,24 @@ impl Mesh {
             let (version, owner) = self.0.get(name)?;
             Some(EncodedResource {
                 version: *version,
-                patch: None,
-                body: Bytes::from_static(b"body"),
-                labels: Bytes::new(),
                 owner: owner.map(id),
-                service: None,
-                backends: Vec::new(),
-                awaits_keys: false,
+                ..resource(Bytes::from_static(b"body"))
             })
         }
+    }
+}
+
+/// A resource in its first version, which everybody may have.
+fn resource(body: Bytes) -> EncodedResource {
+    EncodedResource {
+        version: 1,
+        patch: None,
+        body,
+        labels: Bytes::new(),
+        owner: None,
+        service: None,
+        backends: Vec::new(),
+        awaits_keys: false,
     }
 }
 
@@ -216,18 +225,7 @@ fn names_and_their_number_are_limited() {
 
 #[test]
 fn large_updates_are_split() {
-    let big = |_: &str| {
-        Some(EncodedResource {
-            version: 1,
-            patch: None,
-            body: Bytes::from(vec![0; 600 * 1024]),
-            labels: Bytes::new(),
-            owner: None,
-            service: None,
-            backends: Vec::new(),
-            awaits_keys: false,
-        })
-    };
+    let big = |_: &str| Some(resource(Bytes::from(vec![0; 600 * 1024])));
     let mut session = Session::new(id("x"));
     let wanted = (0..3).map(|i| format!("service/{i}")).collect();
     let (known, unused) = (BTreeMap::new(), BTreeSet::new());
@@ -278,18 +276,7 @@ fn what_a_proxy_is_told_unasked_is_forgotten_unless_it_asks() {
 
 #[test]
 fn the_last_update_of_many_says_so_also_when_nothing_is_left_to_say() {
-    let big = |_: &str| {
-        Some(EncodedResource {
-            version: 1,
-            patch: None,
-            body: Bytes::from(vec![0; 1024 * 1024]),
-            labels: Bytes::new(),
-            owner: None,
-            service: None,
-            backends: Vec::new(),
-            awaits_keys: false,
-        })
-    };
+    let big = |_: &str| Some(resource(Bytes::from(vec![0; 1024 * 1024])));
     let mut session = Session::new(id("x"));
     let known = BTreeMap::from([("service/c".to_owned(), 1)]);
     let names = vec!["service/a".into(), "service/c".into()];
@@ -312,13 +299,7 @@ fn service(endpoints: u16, before: Option<&EncodedResource>) -> EncodedResource 
     let body: Bytes = all.collect::<Vec<_>>().join(",").into();
     let mut service = EncodedResource {
         version: tulle_api::version(&body, &[]),
-        patch: None,
-        body,
-        labels: Bytes::new(),
-        owner: None,
-        service: None,
-        backends: Vec::new(),
-        awaits_keys: false,
+        ..resource(body)
     };
     if let Some(before) = before {
         service.follow(before);
