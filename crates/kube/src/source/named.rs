@@ -16,6 +16,8 @@ use tulle_model::manifest::is_object_name;
 
 /// References that a condition names. An object may have thousands, and its author needs to see some.
 const MOST: usize = 16;
+/// Secrets and ConfigMaps that are read for the objects of a namespace. Each is a watch of its own.
+pub(super) const MOST_TEXTS: usize = 1000;
 
 /// The references of an object, as far as they were looked at.
 #[derive(Default)]
@@ -86,8 +88,15 @@ impl References {
     }
 
     /// Looks at the Secrets and ConfigMaps that an object names. It does not tell whether one is there whose owner
-    /// lets nobody refer to it.
-    pub(super) fn texts(&mut self, spec: &Value, from: From<'_>, grants: &Grants, texts: &Texts) {
+    /// lets nobody refer to it. `unread`: those that are too many.
+    pub(super) fn texts(
+        &mut self,
+        spec: &Value,
+        from: From<'_>,
+        grants: &Grants,
+        texts: &Texts,
+        unread: &BTreeSet<TextKey>,
+    ) {
         files(spec, &mut |reference, default| {
             let kind = text_or(reference, "kind", default);
             let (there, name) = (
@@ -102,6 +111,14 @@ impl References {
                 Ok(key) => key,
                 Err(unresolved) => return self.extend([unresolved]),
             };
+            if unread.contains(&key) {
+                let message = format!(
+                    "{kind} {name} is not read: the objects of the namespace {} refer to more than {MOST_TEXTS} \
+                     Secrets and ConfigMaps",
+                    from.2
+                );
+                return self.add("ReferenceNotRead", message);
+            }
             match texts.0.get(&key) {
                 None => self.awaited = true,
                 Some(Presence::Held) => {}

@@ -21,6 +21,7 @@ use crate::object::text;
 use crate::root::other_trust_domain;
 use crate::status::{ChangedStatus, Condition, StatusUpdate, StatusUpdates, conditions, parents};
 use kube::api::DynamicObject;
+use referrers::ChosenTexts;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub(super) struct Objects {
     view: View,
     /// The Secrets and ConfigMaps that objects refer to.
     texts: Texts,
+    chosen: ChosenTexts,
     changed: BTreeSet<Id>,
     /// References may mean something else than before.
     all_changed: bool,
@@ -101,6 +103,7 @@ impl Objects {
             seen: BTreeMap::new(),
             view: View::default(),
             texts: Texts::default(),
+            chosen: ChosenTexts::default(),
             changed: BTreeSet::new(),
             all_changed: true,
             revision: 0,
@@ -231,6 +234,11 @@ impl Objects {
         for id in ids {
             self.edit(id, state, edits, wishes);
         }
+        if any {
+            for id in self.choose_texts() {
+                self.edit(id, state, edits, wishes);
+            }
+        }
         self.ingresses.edits(state, edits) || any
     }
 
@@ -248,7 +256,7 @@ impl Objects {
     /// Returns the view that gateways are made from, as of the last look.
     pub(super) fn view(&self) -> View {
         let mut view = View {
-            texts: self.texts(),
+            texts: self.chosen.read.clone(),
             ingresses: self.ingresses.served().clone(),
             ..self.view.clone()
         };
@@ -374,7 +382,7 @@ impl Objects {
                 references.groups(spec, namespace, group);
             }
             references.extend(refs::backends(spec, from, grants, state));
-            references.texts(spec, from, grants, &self.texts);
+            references.texts(spec, from, grants, &self.texts, &self.chosen.unread);
             refs::own(kind, namespace, spec, grants)
                 .and_then(|()| crate::object::qualified(&object))
         };

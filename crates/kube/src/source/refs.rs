@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unresolved {
     /// `InvalidKind`, `BackendNotFound` or `RefNotPermitted`; of a policy's target `TargetNotFound`, of filters,
-    /// groups of requests, Secrets and ConfigMaps `ReferenceNotFound`, or `ReferenceNotRead` without the right.
+    /// groups of requests, Secrets and ConfigMaps `ReferenceNotFound`, or `ReferenceNotRead` without the right
+    /// or if they are too many.
     pub(super) reason: &'static str,
     pub(super) message: String,
 }

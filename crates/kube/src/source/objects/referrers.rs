@@ -5,7 +5,16 @@ use super::{Id, Objects};
 use crate::gateway::view::Texts;
 use crate::gateway_fields::TextKey;
 use crate::kinds::{GATEWAY, Kind};
-use std::collections::BTreeSet;
+use crate::source::named::MOST_TEXTS;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The Secrets and ConfigMaps that objects refer to, as far as their owners agree.
+#[derive(Default)]
+pub(super) struct ChosenTexts {
+    pub(super) read: BTreeSet<TextKey>,
+    /// Those that are too many to be read.
+    pub(super) unread: BTreeSet<TextKey>,
+}
 
 impl Objects {
     /// Notes that an object came, went or says something else. Filters and groups of requests are named from their
@@ -34,20 +43,43 @@ impl Objects {
         self.texts = texts;
     }
 
-    /// Returns the Secrets and ConfigMaps that objects refer to, in force or not: the status of one that is refused
-    /// says whether they are there, too. Across namespaces their owner must agree.
-    pub(super) fn texts(&self) -> BTreeSet<TextKey> {
-        let mut all = BTreeSet::new();
-        for ((kind, key), seen) in &self.seen {
-            let from = (kind.group, kind.kind, key.namespace());
-            let granted = |text: &&TextKey| {
-                let there = &text.key;
-                let grants = &self.view.grants;
-                grants.permits(from, text.kind(), &there.namespace, &there.name)
-            };
-            let both = seen.texts.union(&seen.texts_in_force);
-            all.extend(both.filter(granted).cloned());
+    /// Chooses the Secrets and ConfigMaps that are read: those that objects refer to, in force or not, since the status
+    /// of one that is refused says whether they are there, too. Across namespaces their owner must agree. If those of a
+    /// namespace's objects are too many, those in force come first, so that a refused object takes nothing from
+    /// the others. Returns the objects with a reference that is too many and was not, or was and is not.
+    pub(super) fn choose_texts(&mut self) -> Vec<Id> {
+        let mut chosen: BTreeMap<&str, BTreeSet<&TextKey>> = BTreeMap::new();
+        let mut left_out = BTreeSet::new();
+        for in_force in [true, false] {
+            for ((kind, key), seen) in &self.seen {
+                let from = (kind.group, kind.kind, key.namespace());
+                let texts = match in_force {
+                    true => &seen.texts_in_force,
+                    false => &seen.texts,
+                };
+                for text in texts {
+                    let (there, grants) = (&text.key, &self.view.grants);
+                    if !grants.permits(from, text.kind(), &there.namespace, &there.name) {
+                        continue;
+                    }
+                    let own = chosen.entry(from.2).or_default();
+                    if own.len() < MOST_TEXTS {
+                        own.insert(text);
+                    } else if !own.contains(text) {
+                        left_out.insert(text);
+                    }
+                }
+            }
         }
-        all
+        let read: BTreeSet<TextKey> = chosen.into_values().flatten().cloned().collect();
+        // The objects of another namespace may have room for it.
+        let unread = left_out.into_iter().filter(|text| !read.contains(*text));
+        let unread: BTreeSet<TextKey> = unread.cloned().collect();
+        let differs = |key: &TextKey| self.chosen.unread.contains(key) != unread.contains(key);
+        let seen = self.seen.iter();
+        let referrers = seen.filter(|(_, seen)| seen.texts.iter().any(differs));
+        let referrers: Vec<Id> = referrers.map(|(id, _)| id.clone()).collect();
+        self.chosen = ChosenTexts { read, unread };
+        referrers
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gateway::view::Presence;
+use crate::source::named::MOST_TEXTS;
 
 const TULLE: &str = "tulle.dev/v1alpha1";
 const RESOLVED: (&str, &str) = ("ResolvedRefs", "every reference resolves");
@@ -201,6 +202,57 @@ fn a_refused_object_says_what_is_there_and_its_last_valid_form_keeps_what_it_rea
     world.objects.remove(kind("ReferenceGrant"), &key(&grant));
     world.edits();
     assert_eq!(world.objects.view().texts, BTreeSet::from([new]));
+}
+
+#[test]
+fn of_too_many_texts_those_in_force_are_read_and_the_others_are_named() {
+    let mut world = World::new();
+    let text = |name: &str| TextKey {
+        secret: false,
+        key: Key::new("shop", name),
+    };
+    // It is refused for its last provider.
+    let refused = |names: usize| {
+        let own = (0..names).map(|number| json!({ "name": format!("t{number:04}") }));
+        let keys = own.chain([json!({ "name": "t", "namespace": "other" })]);
+        let providers = keys.map(|keys| json!({ "issuer": "i", "jwksRef": keys }));
+        let mut object = authentication(&json!({}));
+        object["spec"]["jwt"]["providers"] = providers.collect();
+        object
+    };
+    let unread = |world: &World| {
+        let status = world.status("Authentication", "a.shop").unwrap();
+        assert_eq!(condition(&status, "Accepted")["status"], "False");
+        let (_, message) = resolved(&status);
+        message.matches("is not read").count()
+    };
+    world.see(refused(MOST_TEXTS));
+    assert_eq!(unread(&world), 0);
+    assert_eq!(world.objects.view().texts.len(), MOST_TEXTS);
+    world.see(refused(MOST_TEXTS + 2));
+    assert_eq!(unread(&world), 2);
+    assert_eq!(world.objects.view().texts.len(), MOST_TEXTS);
+    let status = world.status("Authentication", "a.shop").unwrap();
+    let (reason, message) = resolved(&status);
+    assert_eq!(reason, "ReferenceNotRead");
+    let expected = "ConfigMap t1000 is not read: the objects of the namespace shop refer to more than 1000 \
+                    Secrets and ConfigMaps; ";
+    assert!(message.starts_with(expected), "{message}");
+    // The last by its name is read, because its object is in force. Those of other namespaces have room of their own.
+    for namespace in ["shop", "other"] {
+        let mut valid = authentication(&json!({ "name": "z" }));
+        valid["metadata"]["name"] = "z".into();
+        valid["metadata"]["namespace"] = namespace.into();
+        world.see(valid);
+    }
+    assert_eq!(unread(&world), 3);
+    let texts = world.objects.view().texts;
+    assert_eq!(texts.len(), MOST_TEXTS + 1);
+    assert!(texts.contains(&text("z")) && !texts.contains(&text("t0999")));
+    // Where there is room again, they are read.
+    world.see(refused(MOST_TEXTS - 1));
+    assert_eq!(unread(&world), 0);
+    assert_eq!(world.objects.view().texts.len(), MOST_TEXTS + 1);
 }
 
 #[test]
