@@ -1,7 +1,7 @@
 //! Turns objects about services into edits of the index, and into their `status`. Pure.
 //!
 //! An object that cannot be read has no effect; if it was readable before, its last readable form
-//! stays in force. One that restricts who may call and was never readable lets nobody call: nothing
+//! stays in force, unless it was deleted since: then the new one has no other form. One that restricts who may call and was never readable lets nobody call: nothing
 //! is open that its author wanted closed. The reason is in its status and in the log.
 
 mod referrers;
@@ -56,6 +56,8 @@ pub(super) struct Objects {
 /// An object as it was last seen.
 struct Seen {
     object: Value,
+    /// Differs where the object was deleted and made again.
+    uid: Option<String>,
     resource_version: String,
     generation: Option<i64>,
     status: Value,
@@ -67,8 +69,8 @@ struct Seen {
     attached: BTreeSet<(Key, String)>,
     /// Why it has no effect; said once.
     refused: Option<String>,
-    /// Something else is in force in its place ([`closed`]).
-    closed: bool,
+    /// It has a valid form, the last of which is in force while it is refused.
+    was_valid: bool,
 }
 
 /// The verdict on an object.
@@ -150,8 +152,9 @@ impl Objects {
         if old.as_ref().is_none_or(|old| old.object["spec"] != spec) {
             self.changed_for_referrers(&id);
         }
-        let kept = old.map(|old| (old.refused, old.closed, old.texts_in_force));
-        let (refused, closed, texts_in_force) = kept.unwrap_or_default();
+        let same = old.filter(|old| old.uid == meta.uid);
+        let kept = same.map(|old| (old.refused, old.was_valid, old.texts_in_force));
+        let (refused, was_valid, texts_in_force) = kept.unwrap_or_default();
         let seen = Seen {
             texts: text_keys(&spec, namespace),
             texts_in_force,
@@ -159,12 +162,13 @@ impl Objects {
                 "apiVersion": types.api_version, "kind": id.0.kind,
                 "metadata": metadata, "spec": spec,
             }),
+            uid: meta.uid,
             resource_version: meta.resource_version.unwrap_or_default(),
             generation: meta.generation,
             status: data["status"].take(),
             attached: BTreeSet::new(),
             refused,
-            closed,
+            was_valid,
         };
         self.seen.insert(id.clone(), seen);
         self.changed.insert(id);
@@ -294,18 +298,19 @@ impl Objects {
                 None => wishes.forget(&id),
             }
         }
-        let known = seen.closed || !self.fed.contains_key(&id);
+        let was_valid = seen.was_valid;
+        let is_valid = matches!(judged.object, Some(Ok(_)));
         let (refused, in_force) = match judged.object {
             None => (None, None),
             Some(Ok(object)) => (None, Some(object)),
             Some(Err(why)) => {
                 // Its last readable form is in force, if there was one.
-                let closed = known.then(|| closed(id.0, &seen.object)).flatten();
+                let closed = (!was_valid).then(|| closed(id.0, &seen.object)).flatten();
                 if seen.refused.as_ref() != Some(&why) {
-                    let then = match (&closed, known) {
+                    let then = match (&closed, was_valid) {
                         (Some(_), _) => "; until it is corrected, nobody may call its targets",
-                        (None, false) => "; its last valid version stays in force",
-                        (None, true) => "",
+                        (None, true) => "; its last valid version stays in force",
+                        (None, false) => "",
                     };
                     let object = format!("{}/{}", id.0.kind, id.1);
                     tracing::error!(object, "without effect: {why}{then}");
@@ -313,7 +318,6 @@ impl Objects {
                 (Some(why), closed)
             }
         };
-        let is_closed = refused.is_some() && in_force.is_some();
         match (in_force, &refused) {
             (Some(object), _) => {
                 if self.fed.get(&id) != Some(&object) {
@@ -326,19 +330,19 @@ impl Objects {
                 }
             }
             (None, None) => self.unfeed(&id, edits),
-            // A Deny in its place is no longer asked for.
-            (None, Some(_)) if known => self.unfeed(&id, edits),
+            // A Deny in its place is no longer asked for, or the index has one of its name that was deleted.
+            (None, Some(_)) if !was_valid => self.unfeed(&id, edits),
             (None, Some(_)) => {}
         }
         if let Some(seen) = self.seen.get_mut(&id) {
             if refused.is_none() {
                 seen.texts_in_force.clone_from(&seen.texts);
-            } else if known {
+            } else if !was_valid {
                 seen.texts_in_force.clear();
             }
             seen.attached = judged.attached;
+            seen.was_valid = is_valid || (was_valid && refused.is_some());
             seen.refused = refused;
-            seen.closed = is_closed;
         }
     }
 

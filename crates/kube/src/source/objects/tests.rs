@@ -1,3 +1,4 @@
+mod made_again;
 mod named;
 
 use super::*;
