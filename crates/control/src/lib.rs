@@ -30,7 +30,7 @@ mod state;
 pub mod store;
 pub mod tokens;
 
-pub use objects::read as read_object;
+pub use objects::{name_in_place, read as read_object, restricts_callers};
 pub use serve::CertificatePace;
 pub use state::{ConsoleDoor, HOST_AWAY};
 

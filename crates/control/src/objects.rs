@@ -1,5 +1,6 @@
 //! Manifests as the store and the API carry them: JSON of one object.
 
+use serde_json::Value;
 use tulle_model::manifest::Object;
 
 /// Longest manifest kept, as it is given and as it is kept.
@@ -30,6 +31,24 @@ pub fn read(json: &str) -> Result<Object, String> {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         errors.join("; ")
     })
+}
+
+/// Whether an object of this kind and spec that cannot be read would have restricted who may call.
+pub fn restricts_callers(kind: &str, spec: &Value) -> bool {
+    match kind {
+        "AuthorizationPolicy" | "Authentication" => true,
+        "Plugin" => spec["failurePolicy"] != "Open",
+        _ => false,
+    }
+}
+
+/// The name of the AuthorizationPolicy that denies everybody in the place of an object. No other policy can have the name
+/// that stands for another kind.
+pub fn name_in_place(kind: &str, name: &str) -> String {
+    match kind {
+        "AuthorizationPolicy" => name.to_owned(),
+        _ => format!("{}/{name}", kind.to_lowercase()),
+    }
 }
 
 fn check_length(json: &str, what: &str) -> Result<(), String> {

@@ -67,13 +67,10 @@ pub(super) fn object(inputs: &Inputs, kind: &str, name: &str, dirty: &mut Dirty)
                 dirty,
             );
         }
-        "AuthorizationPolicy" => {
-            targeted(
-                inputs,
-                inputs.authorization.get(name).map(|p| &p.target_refs),
-                dirty,
-            );
-        }
+        "AuthorizationPolicy" => match inputs.authorization.get(name) {
+            Some(policy) if inputs.is_about_everything(policy) => all(inputs, dirty),
+            policy => targeted(inputs, policy.map(|p| &p.target_refs), dirty),
+        },
         "Plugin" => {
             targeted(
                 inputs,

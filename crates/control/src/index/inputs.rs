@@ -337,6 +337,12 @@ impl Inputs {
             .filter(move |(name, _)| name.namespace() == namespace)
     }
 
+    /// Whether a policy is about everything: on hosts one without targets. No manifest is, only what denies in the place of
+    /// an object that cannot be read. In a cluster those of other namespaces were taken from it.
+    pub(super) fn is_about_everything(&self, policy: &AuthorizationPolicySpec) -> bool {
+        self.cluster.is_none() && policy.target_refs.is_empty()
+    }
+
     /// Whether any workload belongs to this service, or the cluster has it.
     pub fn has_service(&self, name: &str) -> bool {
         self.services.contains_key(name) || self.cluster_service(name).is_some()

@@ -93,11 +93,12 @@ pub(super) fn authorization(
 ) -> Vec<PolicyRule> {
     let refs = spec.target_refs.iter();
     let refs: Vec<_> = refs.filter(|r| r.is("Service", service)).collect();
-    if refs.is_empty() {
+    let everything = inputs.is_about_everything(spec);
+    if refs.is_empty() && !everything {
         return Vec::new();
     }
     // A reference that names no part means the whole object.
-    let meant: Vec<u16> = match refs.iter().any(|r| r.is_whole()) {
+    let meant: Vec<u16> = match everything || refs.iter().any(|r| r.is_whole()) {
         true => Vec::new(),
         false => {
             // The parts are a set: a Service may have as many ports as a policy has references.
@@ -134,7 +135,7 @@ pub(super) fn at_gateway(
 ) -> Option<Box<Policy>> {
     let (mut rules, mut about, mut closed) = (Vec::new(), false, false);
     for (policy, spec) in inputs.in_namespace_of(&inputs.authorization, name) {
-        if spec.target_refs.iter().any(&meant) {
+        if inputs.is_about_everything(spec) || spec.target_refs.iter().any(&meant) {
             about = true;
             // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;

@@ -267,7 +267,7 @@ impl v1::objects_server::Objects for ObjectsService {
                 away: state.away_periods()?,
                 problems: state.problems(),
                 findings: state.findings(),
-                warnings: state.key_warnings(),
+                warnings: state.warnings(),
                 ..answer
             })
         })

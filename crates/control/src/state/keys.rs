@@ -86,10 +86,11 @@ impl MeshState {
         wanted.iter().all(|s| known.contains_key(&s.address))
     }
 
-    /// Returns why sets of keys are absent or out of date.
-    pub(crate) fn key_warnings(&self) -> Vec<String> {
+    /// Returns why sets of keys are absent or out of date, and which stored objects cannot be read.
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let problems = self.index().key_problems();
-        problems.iter().map(ToString::to_string).collect()
+        let keys = problems.iter().map(ToString::to_string);
+        keys.chain(self.unread.problems()).collect()
     }
 
     fn write_keys(&self, writes: &[Write]) {

@@ -17,6 +17,7 @@ mod presence;
 mod refused;
 mod revoked;
 pub(crate) mod rotation;
+mod unread;
 
 pub use presence::HOST_AWAY;
 pub(crate) use refused::{Actor, Refused};
@@ -44,6 +45,7 @@ use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{self, NODE_LABEL, Object};
 use tulle_model::resource::Revoked;
+use unread::Unread;
 
 /// Most objects kept: ten times the largest mesh that was measured.
 const MAX_OBJECTS: usize = 100_000;
@@ -78,6 +80,8 @@ pub(crate) struct MeshState {
     newest: Newest,
     /// Problems that were logged already; those that are solved are removed.
     problems: Mutex<BTreeSet<ObjectProblem>>,
+    /// Stored objects that this version cannot read.
+    unread: Unread,
     /// Sets of keys that objects name and the Mesh allows.
     key_sources: watch::Sender<BTreeSet<KeySource>>,
     pub(crate) hub: Hub,
@@ -96,21 +100,17 @@ pub(crate) struct MeshState {
 
 impl MeshState {
     /// Reads everything from the store. An object that cannot be read, perhaps another version's, is
-    /// passed over and kept: the mesh does not stand still for it.
+    /// kept, and the mesh does not stand still for it ([`Unread`]).
     pub(crate) fn load(store: Arc<dyn Store>, authority: Authority) -> Result<Self, StoreError> {
         let recorded = store.value(Space::Settings, TRUST_DOMAIN)?;
         let recorded = recorded.and_then(|v| String::from_utf8(v).ok());
         let trust_domain = recorded.and_then(|text| TrustDomain::parse(&text).ok());
         let mut index = Index::new(trust_domain.unwrap_or_default());
-        let mut edits = Vec::new();
+        let (mut edits, unread) = (Vec::new(), Unread::default());
         for stored in store.objects()? {
             match objects::read(&stored.json) {
                 Ok(object) => edits.push(Edit::Put(Box::new(object))),
-                Err(reason) => tracing::error!(
-                    object = format!("{}/{}", stored.kind, stored.name),
-                    "stored but without effect, because it cannot be read: {reason}. Apply or \
-                     delete it, or start the version that wrote it"
-                ),
+                Err(why) => edits.extend(unread.note(&stored, &why)),
             }
         }
         let placed = presence::placements(&*store)?;
@@ -141,6 +141,7 @@ impl MeshState {
             presence,
             newest: Newest::default(),
             problems: Mutex::default(),
+            unread,
             key_sources: watch::Sender::default(),
             hub,
             metrics: Metrics::default(),
@@ -188,6 +189,7 @@ impl MeshState {
             presence: Presence::default(),
             newest: Newest::default(),
             problems: Mutex::default(),
+            unread: Unread::default(),
             key_sources: watch::Sender::default(),
             hub,
             metrics: Metrics::default(),
@@ -330,6 +332,7 @@ impl MeshState {
             }
         }
         let outcomes = self.store.commit(&writes)?;
+        edits.extend(self.unread.written(&writes));
         let mut results = Vec::with_capacity(batch.len());
         for (object, outcome) in batch.into_iter().zip(outcomes) {
             results.push(v1::Applied {
@@ -367,11 +370,12 @@ impl MeshState {
                 self.check_owner(node, name)?;
             }
         }
-        let (writes, edits) = removal(kind, name);
+        let (writes, mut edits) = removal(kind, name);
         let outcomes = self.store.commit(&writes)?;
         if outcomes.first() != Some(&WriteOutcome::Deleted) {
             return Ok(false);
         }
+        edits.extend(self.unread.written(&writes));
         if kind == "Workload" {
             self.newest.forget(name);
         }
@@ -441,7 +445,8 @@ impl MeshState {
         let known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.iter().map(ToString::to_string);
         let certificates = certificates.map(|p| format!("{}: {}", p.object, p.message));
-        known.chain(certificates).collect()
+        let unread = self.unread.problems().into_iter();
+        known.chain(certificates).chain(unread).collect()
     }
 
     /// Returns the present problems of certificates.

@@ -180,6 +180,7 @@ impl MeshState {
             }
         }
         self.store.commit(&writes)?;
+        edits.extend(self.unread.written(&writes));
         removed
             .iter()
             .for_each(|workload| self.newest.forget(workload));

@@ -5,15 +5,14 @@ use super::refs::{list, text_or};
 use crate::kinds::Kind;
 use crate::object::{qualified, text};
 use serde_json::{Value, json};
+use tulle_control::{name_in_place, restricts_callers};
 use tulle_model::manifest::Object;
 
 /// `None`: the object would not have restricted calls. It cannot close anything in another
 /// namespace.
 pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
-    match kind.kind {
-        "AuthorizationPolicy" | "Authentication" => {}
-        "Plugin" if object["spec"]["failurePolicy"] != "Open" => {}
-        _ => return None,
+    if !restricts_callers(kind.kind, &object["spec"]) {
+        return None;
     }
     let namespace = text(&object["metadata"], "namespace");
     let mut targets = list(&object["spec"]["targetRefs"]);
@@ -29,12 +28,8 @@ pub(super) fn closed(kind: &Kind, object: &Value) -> Option<Object> {
         },
     });
     let mut closed = qualified(&policy).ok()?;
-    if let Object::AuthorizationPolicy(policy) = &mut closed
-        && kind.kind != "AuthorizationPolicy"
-    {
-        // No AuthorizationPolicy can have such a name.
-        let kind = kind.kind.to_lowercase();
-        policy.metadata.name = format!("{kind}/{}", policy.metadata.name);
+    if let Object::AuthorizationPolicy(policy) = &mut closed {
+        policy.metadata.name = name_in_place(kind.kind, &policy.metadata.name);
     }
     Some(closed)
 }

@@ -1,0 +1,339 @@
+//! Stored objects that this version cannot read, as another version's may be. They are kept, and the mesh does not stand
+//! still for them.
+//!
+//! One that would have restricted who may call leaves nothing open: something denies everybody in its place until it is
+//! applied again or deleted.
+
+use crate::index::{Edit, ObjectProblem};
+use crate::objects;
+use crate::store::{StoredObject, Write};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tulle_model::manifest::{AuthorizationPolicySpec, Manifest, Object};
+
+/// Objects by kind and name.
+type All = BTreeMap<(String, String), UnreadObject>;
+
+#[derive(Default)]
+pub(super) struct Unread(Mutex<All>);
+
+struct UnreadObject {
+    problem: ObjectProblem,
+    /// Ends what denies in its place under another name.
+    ending: Option<Edit>,
+}
+
+impl Unread {
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an object that cannot be read. Returns what denies in its place, if it restricted who may call.
+    pub(super) fn note(&self, stored: &StoredObject, why: &str) -> Option<Edit> {
+        let (kind, name) = (&stored.kind, &stored.name);
+        let policy = in_place_of(stored);
+        let then = match &policy {
+            None => "it has no effect",
+            Some(policy) if policy.spec.target_refs.is_empty() => {
+                "nobody may call anything: whom it is about cannot be read either"
+            }
+            Some(_) => "nobody may call its targets",
+        };
+        let problem = ObjectProblem {
+            object: format!("{kind}/{name}"),
+            text: format!(
+                "this version cannot read it ({}), so {then}. Apply it again, delete it (`tulle delete {} {name}`), \
+                 or start the version that wrote it",
+                why.replace('\n', " "),
+                kind.to_lowercase()
+            ),
+        };
+        tracing::error!(object = problem.object, "{}", problem.text);
+        let other = policy.as_ref().filter(|p| p.metadata.name != *name);
+        let ending = other.map(|policy| Edit::Delete {
+            kind: policy.kind.clone(),
+            name: policy.metadata.name.clone(),
+        });
+        let unread = UnreadObject { problem, ending };
+        self.all().insert((kind.clone(), name.clone()), unread);
+        policy.map(|policy| Edit::Put(Box::new(Object::AuthorizationPolicy(policy))))
+    }
+
+    /// Objects were applied or deleted. Returns the edits that end what denied in their place under other names.
+    pub(super) fn written(&self, writes: &[Write]) -> Vec<Edit> {
+        let mut all = self.all();
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let mut endings = Vec::new();
+        for write in writes {
+            if let Write::Put { kind, name, .. } | Write::Delete { kind, name } = write
+                && let Some(known) = all.remove(&(kind.clone(), name.clone()))
+            {
+                endings.extend(known.ending);
+            }
+        }
+        endings
+    }
+
+    /// Says of each what it means and what to do.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let all = self.all();
+        all.values().map(|o| o.problem.to_string()).collect()
+    }
+}
+
+/// Returns what denies everybody in the place of an object: at its targets, or without these everywhere. `None`: it would
+/// not have restricted who may call.
+fn in_place_of(stored: &StoredObject) -> Option<Manifest<AuthorizationPolicySpec>> {
+    let object: Value = serde_json::from_str(&stored.json).unwrap_or_default();
+    let spec = &object["spec"];
+    if !objects::restricts_callers(&stored.kind, spec) {
+        return None;
+    }
+    let given = &spec["targetRefs"];
+    // A Plugin without targets is for routes, which answer with an error while it is missing.
+    let is_for_routes = given.is_null() || given.as_array().is_some_and(Vec::is_empty);
+    if stored.kind == "Plugin" && spec.is_object() && is_for_routes {
+        return None;
+    }
+    let policy = denying(given).or_else(|| denying(&whole(given)));
+    let everywhere = || {
+        let mut policy = denying(&json!([{ "name": "all" }]))?;
+        policy.spec.target_refs.clear();
+        Some(policy)
+    };
+    let mut policy = policy.or_else(everywhere)?;
+    policy.metadata.name = objects::name_in_place(&stored.kind, &stored.name);
+    Some(policy)
+}
+
+/// The same targets without what limits them to parts, which may be what cannot be read.
+fn whole(targets: &Value) -> Value {
+    let mut targets = targets.clone();
+    for target in targets.as_array_mut().into_iter().flatten() {
+        if let Some(fields) = target.as_object_mut() {
+            fields.retain(|field, _| field == "kind" || field == "name");
+        }
+    }
+    targets
+}
+
+/// A policy that denies everybody; `None`: these are no targets.
+fn denying(targets: &Value) -> Option<Manifest<AuthorizationPolicySpec>> {
+    let policy = json!({
+        "apiVersion": "tulle.dev/v1alpha1", "kind": "AuthorizationPolicy",
+        "metadata": { "name": "closed" },
+        "spec": { "targetRefs": targets, "action": "Deny", "rules": [{}] },
+    });
+    match objects::read(&policy.to_string()).ok()? {
+        Object::AuthorizationPolicy(policy) => Some(policy),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Actor, MeshState};
+    use super::*;
+    use crate::ca::Authority;
+    use crate::store::{Memory, Store};
+    use std::sync::Arc;
+    use tulle_api::v1;
+    use tulle_model::resource::Resource;
+
+    const TULLE: &str = "tulle.dev/v1alpha1";
+    /// A version that is not known.
+    const NEWER: &str = "tulle.dev/v9";
+
+    fn manifest(version: &str, kind: &str, name: &str, spec: &Value) -> Value {
+        json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec })
+    }
+
+    /// A workload that `a` may call.
+    fn called(name: &str) -> [Value; 2] {
+        let ports = json!([{ "port": 80, "appProtocol": "http" }]);
+        let spec = json!({ "command": ["/bin/true"], "ports": ports });
+        let account = |name: &str| json!({ "kind": "ServiceAccount", "name": name });
+        let target = json!({ "destination": account(name), "sources": [account("a")] });
+        [
+            manifest(TULLE, "Workload", name, &spec),
+            manifest(
+                "access.smi-spec.io/v1alpha3",
+                "TrafficTarget",
+                name,
+                &target,
+            ),
+        ]
+    }
+
+    fn text<'a>(object: &'a Value, place: &str) -> &'a str {
+        object.pointer(place).and_then(Value::as_str).unwrap()
+    }
+
+    /// A mesh of `a`, `b`, `c` and a gateway, in whose store another version has left an object.
+    fn started(left: &Value) -> MeshState {
+        let listeners = json!([{ "name": "web", "port": 8080, "protocol": "HTTP" }]);
+        let gateway = json!({ "gatewayClassName": "tulle", "listeners": listeners });
+        let version = "gateway.networking.k8s.io/v1";
+        let mut all = vec![manifest(version, "Gateway", "g", &gateway), left.clone()];
+        all.extend(["a", "b", "c"].iter().flat_map(|name| called(name)));
+        let writes = all.iter().map(|object| Write::Put {
+            kind: text(object, "/kind").to_owned(),
+            name: text(object, "/metadata/name").to_owned(),
+            json: object.to_string(),
+        });
+        let writes: Vec<Write> = writes.collect();
+        let store = Arc::new(Memory::new());
+        store.commit(&writes).unwrap();
+        let authority = Authority::open(&*store).unwrap();
+        MeshState::load(store, authority).unwrap()
+    }
+
+    fn apply(state: &MeshState, objects: &[Value]) {
+        let objects = objects.iter().map(|object| v1::Object {
+            kind: text(object, "/kind").to_owned(),
+            name: text(object, "/metadata/name").to_owned(),
+            json: object.to_string(),
+        });
+        let asked = v1::ApplyRequest {
+            objects: objects.collect(),
+            ..Default::default()
+        };
+        state.apply(&Actor::Operator, &asked).unwrap();
+    }
+
+    fn may_call(state: &MeshState, to: &str) -> bool {
+        let asked = v1::ExplainRequest {
+            from: "a".into(),
+            to: to.into(),
+            ..Default::default()
+        };
+        state.explain(&asked).unwrap().allowed
+    }
+
+    /// Which services `a` may call, and whether the gateway lets clients in.
+    fn open(state: &MeshState) -> (Vec<&'static str>, bool) {
+        let services = ["b", "c"].into_iter().filter(|to| may_call(state, to));
+        let gateway = state.with_index(|index| {
+            let entry = index.get("gateway/g").unwrap();
+            match tulle_api::decode_body(&entry.body).unwrap() {
+                Resource::Gateway(gateway) => gateway.listeners[0].policy.is_none(),
+                _ => panic!("it is a gateway"),
+            }
+        });
+        (services.collect(), gateway)
+    }
+
+    /// Lists the problems about an object, which a host's status shows as warnings.
+    fn problems(state: &MeshState, object: &str) -> Vec<String> {
+        let begin = format!("{object}: this version cannot read it");
+        let about = |mut all: Vec<String>| {
+            all.retain(|text| text.starts_with(&begin));
+            all
+        };
+        let problems = about(state.problems());
+        assert_eq!(about(state.warnings()), problems);
+        problems
+    }
+
+    #[test]
+    fn a_restriction_that_cannot_be_read_closes_its_targets_until_it_is_deleted() {
+        let all = (vec!["b", "c"], true);
+        let not_b = (vec!["c"], true);
+        let nothing = (vec![], false);
+        let b = json!([{ "kind": "Service", "name": "b" }]);
+        let newer = json!([{ "name": "b", "newer": 1 }]);
+        let gateway = json!([{ "kind": "Gateway", "name": "g" }]);
+        let unknown = json!([{ "kind": "Newer", "name": "b" }]);
+        let authorization = "AuthorizationPolicy";
+        for (kind, spec, expected) in [
+            (
+                authorization,
+                json!({ "targetRefs": b, "action": "Deny" }),
+                &not_b,
+            ),
+            (authorization, json!({ "targetRefs": newer }), &not_b),
+            (
+                authorization,
+                json!({ "targetRefs": gateway }),
+                &(vec!["b", "c"], false),
+            ),
+            ("Authentication", json!({ "targetRefs": b }), &not_b),
+            ("Plugin", json!({ "targetRefs": b }), &not_b),
+            // Nobody knows whom these are about.
+            (authorization, json!({ "targets": b }), &nothing),
+            (authorization, json!({ "targetRefs": unknown }), &nothing),
+            ("Authentication", json!(null), &nothing),
+            ("Plugin", json!({ "targetRefs": "b" }), &nothing),
+            // These do not say who may call.
+            (
+                "Plugin",
+                json!({ "targetRefs": b, "failurePolicy": "Open" }),
+                &all,
+            ),
+            ("Plugin", json!({ "script": "" }), &all),
+            ("RateLimit", json!({ "targetRefs": b }), &all),
+        ] {
+            let state = started(&manifest(NEWER, kind, "p", &spec));
+            assert_eq!(&open(&state), expected, "{kind} {spec}");
+            let object = format!("{kind}/p");
+            let told = problems(&state, &object);
+            assert_eq!(told.len(), 1, "{kind} {spec}");
+            let cure = format!("`tulle delete {} p`", kind.to_lowercase());
+            assert!(told[0].contains(&cure), "{told:?}");
+            let closes = told[0].contains("so nobody may call");
+            assert_eq!(closes, *expected != all, "{told:?}");
+
+            assert!(state.delete(&Actor::Operator, kind, "p").unwrap());
+            assert_eq!(open(&state), all, "{kind} {spec}");
+            assert!(problems(&state, &object).is_empty());
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_applied_again_takes_the_place_of_what_denied_for_it() {
+        let b = json!([{ "name": "b" }]);
+        let rules = json!([{ "from": { "serviceAccounts": ["c"] } }]);
+        let auth = json!({ "protocol": "HTTP", "backendRef": { "name": "c", "port": 80 } });
+        for (kind, spec) in [
+            (
+                "AuthorizationPolicy",
+                json!({ "targetRefs": b, "action": "Deny", "rules": rules }),
+            ),
+            (
+                "Authentication",
+                json!({ "targetRefs": b, "externalAuth": auth }),
+            ),
+        ] {
+            for left in [json!({ "targetRefs": b }), json!({})] {
+                let state = started(&manifest(NEWER, kind, "p", &left));
+                assert!(!may_call(&state, "b"), "{kind} {left}");
+                apply(&state, &[manifest(TULLE, kind, "p", &spec)]);
+                let policies = state.with_index(|index| {
+                    let names = index.inputs().names().into_iter();
+                    let names = names.map(|(kind, name)| format!("{kind}/{name}"));
+                    let policies = names.filter(|name| name.starts_with("Auth"));
+                    policies.collect::<Vec<_>>()
+                });
+                assert_eq!(policies, [format!("{kind}/p")]);
+                assert!(
+                    may_call(&state, "b") && may_call(&state, "c"),
+                    "{kind} {left}"
+                );
+                assert!(problems(&state, &format!("{kind}/p")).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_closed_everywhere_is_closed_for_services_that_come_later() {
+        let state = started(&manifest(NEWER, "AuthorizationPolicy", "p", &json!({})));
+        apply(&state, &called("d"));
+        assert!(!may_call(&state, "d"));
+        let deleted = state.delete(&Actor::Operator, "AuthorizationPolicy", "p");
+        assert!(deleted.unwrap());
+        assert!(may_call(&state, "d"));
+    }
+}
