@@ -1,9 +1,11 @@
 //! Computes what the sidecar of a cluster's pod accepts, and the pod as a destination of its own.
 
 use super::cluster::{Cluster, called_by_address, endpoint, on_node};
+use super::policy::About;
 use super::{ClusterPod, ClusterService, Inputs, ObjectProblem, Output};
 use super::{egress, inbound, policy, protocols};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
@@ -159,7 +161,7 @@ fn opaque(
 
 /// Returns the ports that are known of a pod: its services lead to them, the pod says something of them, or one of
 /// these rules is about them. Port 0 stands for all others.
-fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTreeMap<u16, Served> {
+fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[OfObject]) -> BTreeMap<u16, Served> {
     let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
     for service in cluster.services_of(pod) {
         for port in &service.ports {
@@ -175,8 +177,7 @@ fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[NamedRule<'_>]) -> BTree
     // A rule may be about a port that nobody declares. Of others it is known that they are any.
     let mut known: Vec<u16> = [&*pod.ports, &*pod.opaque, &*pod.direct].concat();
     let declared: BTreeSet<u16> = cluster.services_of(pod).flat_map(numbers).collect();
-    let of_rules = rules.iter().flat_map(|(rule, _)| &rule.ports);
-    known.extend(of_rules.filter(|port| !declared.contains(port)));
+    known.extend(named(rules).filter(|port| !declared.contains(port)));
     known.push(ANY);
     for port in known {
         said.entry(port).or_default();
@@ -206,14 +207,15 @@ fn accepts(
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
-    rules: Vec<NamedRule<'_>>,
+    rules: Vec<OfObject>,
     problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
     // its clients stay hidden.
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-    let mut policy = pod_policy(inputs, cluster, pod, served, rules);
+    let own = OwnPorts::new(cluster, pod, served);
+    let mut policy = pod_policy(inputs, &own, rules);
     let service = cluster.services_of(pod).next().map(|s| &s.name);
     let mut ports = Vec::with_capacity(served.len());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
@@ -249,19 +251,30 @@ fn accepts(
     }
 }
 
-/// A rule with the name of its service; `None`: it is a rule of the pod's account.
-type NamedRule<'a> = (PolicyRule, Option<&'a Namespaced>);
+/// The rules of an object with the services of a pod that it is about; `None`: they are about the pod's account.
+type OfObject = (Option<About>, Vec<PolicyRule>);
 
 /// Returns the rules of a pod's account and of its services.
-fn rules<'a>(inputs: &Inputs, cluster: &'a Cluster, pod: &'a ClusterPod) -> Vec<NamedRule<'a>> {
+fn rules(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> Vec<OfObject> {
     let of_account = policy::of_identity(inputs, &pod.account().into());
-    let of_services = cluster.services_of(pod).flat_map(|service| {
-        let name = ObjectName::InNamespace(service.name.clone());
-        let rules = policy::of_service(inputs, &name).into_iter();
-        rules.map(move |rule| (rule, Some(&service.name)))
-    });
-    let of_account = of_account.into_iter().map(|rule| (rule, None));
-    of_account.chain(of_services).collect()
+    let services = cluster.services_of(pod);
+    let services: Vec<ObjectName> = services.map(|s| s.name.clone().into()).collect();
+    let mut all: Vec<OfObject> = vec![(None, of_account)];
+    let of_services = policy::of_services(inputs, &services).into_iter();
+    all.extend(of_services.map(|(about, rules)| (Some(about), rules)));
+    all
+}
+
+/// The port numbers that objects name, each as its service or the pod has it.
+fn named(rules: &[OfObject]) -> impl Iterator<Item = u16> {
+    rules.iter().flat_map(|(about, rules)| {
+        // Where an object is about parts of services alone, its rules name none but these.
+        let also = about.as_ref();
+        let also = also.is_none_or(|about| about.values().any(BTreeSet::is_empty));
+        let parts = about.iter().flat_map(|about| about.values().flatten());
+        let of_rules = rules.iter().filter(move |_| also);
+        parts.chain(of_rules.flat_map(|rule| &rule.ports)).copied()
+    })
 }
 
 /// The numbers that a service has for its ports.
@@ -271,29 +284,13 @@ fn numbers(service: &ClusterService) -> impl Iterator<Item = u16> {
 
 /// Computes who may call a pod: each of its services decides about its own ports, policies of the
 /// service account about all of them.
-fn pod_policy(
-    inputs: &Inputs,
-    cluster: &Cluster,
-    pod: &ClusterPod,
-    served: &BTreeMap<u16, Served>,
-    rules: Vec<NamedRule<'_>>,
-) -> Policy {
-    let ports = OwnPorts::new(cluster, pod, served);
-    let mut all = Policy {
-        permissive: policy::is_permissive(inputs),
-        rules: Vec::new(),
-    };
-    // Equal rules have equal names, and one object may have very many rules with names of their own.
-    let mut places: HashMap<String, Vec<usize>> = HashMap::new();
+fn pod_policy(inputs: &Inputs, ports: &OwnPorts<'_>, rules: Vec<OfObject>) -> Policy {
     let rules = rules.into_iter();
-    for rule in rules.filter_map(|(rule, service)| ports.rule(rule, service)) {
-        let same = places.entry(rule.name.clone()).or_default();
-        if !same.iter().any(|i| all.rules.get(*i) == Some(&rule)) {
-            same.push(all.rules.len());
-            all.rules.push(rule);
-        }
+    let rules = rules.flat_map(|(about, rules)| ports.rules(about.as_ref(), rules));
+    Policy {
+        permissive: policy::is_permissive(inputs),
+        rules: rules.collect(),
     }
-    all
 }
 
 /// Translates ports of services, which objects name, into the ports that the pod listens on. Objects may have very many
@@ -305,7 +302,7 @@ struct OwnPorts<'a> {
     /// The services that lead to ports, with the pod's own number, by the number that a service has for it.
     places: BTreeMap<u16, Vec<(&'a ObjectName, u16)>>,
     /// The services whose rules may be about all ports.
-    whole: BTreeSet<&'a Namespaced>,
+    whole: BTreeSet<&'a str>,
 }
 
 impl<'a> OwnPorts<'a> {
@@ -316,59 +313,80 @@ impl<'a> OwnPorts<'a> {
                 places.entry(*port).or_default().push((name, *number));
             }
         }
-        let names = cluster.services_of(pod).map(|s| &s.name);
+        let names = cluster.services_of(pod).map(|s| s.name.as_str());
+        let is_whole = |service: &str| {
+            let mut served = served.values();
+            served.all(|served| is_of(served, |name| name.as_str() == service))
+        };
         Self {
             served,
             declared: cluster.services_of(pod).flat_map(numbers).collect(),
             places,
-            whole: names
-                .filter(|name| served.values().all(|served| is_of(served, Some(*name))))
-                .collect(),
+            whole: names.filter(|name| is_whole(name)).collect(),
         }
     }
 
-    /// Translates a rule of a service, or of the pod's account if `service` is `None`. Returns `None` if
-    /// the rule is about no port of the pod.
-    fn rule(&self, mut rule: PolicyRule, service: Option<&Namespaced>) -> Option<PolicyRule> {
-        let denies = rule.action.denies();
-        let whole = service.is_none_or(|service| self.whole.contains(service));
-        if rule.ports.is_empty() && (denies || whole) {
-            return Some(rule);
-        }
-        let own: BTreeSet<u16> = match rule.ports.is_empty() {
-            true => {
-                let own = self.served.iter();
-                let own = own.filter(|(_, served)| is_of(served, service));
-                own.map(|(number, _)| *number).collect()
-            }
-            false => {
+    /// Translates the rules of an object, which all allow or all deny, for its services together: a rule says the same of
+    /// each. Leaves out those that are about no port of the pod.
+    fn rules(&self, about: Option<&About>, rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
+        let denies = rules.iter().any(|rule| rule.action.denies());
+        let all = LazyCell::new(|| self.all(about, denies));
+        let translated = rules.into_iter().filter_map(|mut rule| {
+            if rule.ports.is_empty() {
+                let Some(all) = &*all else {
+                    return Some(rule);
+                };
+                rule.ports.clone_from(all);
+            } else {
                 let wanted = rule.ports.iter();
-                wanted.flat_map(|w| self.meant(*w, service)).collect()
+                let own: BTreeSet<u16> = wanted.flat_map(|w| self.meant(*w, about)).collect();
+                rule.ports = own.into_iter().collect();
             }
-        };
-        rule.ports = own.into_iter().collect();
-        (!rule.ports.is_empty()).then_some(rule)
+            (!rule.ports.is_empty()).then_some(rule)
+        });
+        translated.collect()
+    }
+
+    /// The ports of the pod that a rule means which names none; `None`: all that there may be.
+    fn all(&self, about: Option<&About>, denies: bool) -> Option<Vec<u16>> {
+        let about = about?;
+        let mut whole = about.iter().filter(|(_, ports)| ports.is_empty());
+        if whole.any(|(service, _)| denies || self.whole.contains(service.as_str())) {
+            return None;
+        }
+        let parts = about.values().flatten();
+        let mut own: BTreeSet<u16> = parts.flat_map(|w| self.meant(*w, Some(about))).collect();
+        if about.values().any(BTreeSet::is_empty) {
+            let is_whole = |name: &ObjectName| about.get(name).is_some_and(BTreeSet::is_empty);
+            let served = self.served.iter();
+            let served = served.filter(|(_, served)| is_of(served, is_whole));
+            own.extend(served.map(|(number, _)| *number));
+        }
+        Some(own.into_iter().collect())
     }
 
     /// The ports of the pod that a rule means which names the port `wanted`. A rule may name the pod's
     /// own number only if no service of the pod has a port of that number.
-    fn meant(&self, wanted: u16, service: Option<&Namespaced>) -> impl Iterator<Item = u16> {
-        let own = self.served.get(&wanted);
-        let own = own.filter(|own| !self.declared.contains(&wanted) && is_of(own, service));
-        let led = self.places.get(&wanted).into_iter().flatten();
-        let led = led.filter(move |(name, _)| {
-            service.is_none_or(|service| name.namespaced() == Some(service))
+    fn meant(&self, wanted: u16, about: Option<&About>) -> impl Iterator<Item = u16> {
+        let is_meant = move |ports: &BTreeSet<u16>| ports.is_empty() || ports.contains(&wanted);
+        let is_about = move |service: &ObjectName| {
+            about.is_none_or(|about| about.get(service).is_some_and(is_meant))
+        };
+        let own = self.served.get(&wanted).filter(|own| {
+            !self.declared.contains(&wanted)
+                && about.is_none_or(|about| about.values().any(is_meant))
+                && is_of(own, is_about)
         });
+        let led = self.places.get(&wanted).into_iter().flatten();
+        let led = led.filter(move |(service, _)| is_about(service));
         own.map(|_| wanted)
             .into_iter()
             .chain(led.map(|(_, number)| *number))
     }
 }
 
-/// Whether rules of a service may be about a port: the service leads to it, or no service does. Rules of
-/// the pod's account (`None`) may be about all ports.
-fn is_of(served: &Served, service: Option<&Namespaced>) -> bool {
+/// Whether rules about some services may be about a port: one of these leads to it, or no service does.
+fn is_of(served: &Served, is_about: impl Fn(&ObjectName) -> bool) -> bool {
     let mut places = served.places.iter();
-    served.places.is_empty()
-        || service.is_none_or(|service| places.any(|(name, _)| name.namespaced() == Some(service)))
+    served.places.is_empty() || places.any(|(name, _)| is_about(name))
 }

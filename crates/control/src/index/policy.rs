@@ -7,7 +7,7 @@
 
 use super::groups::Groups;
 use super::{Inputs, ObjectProblem};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
 use tulle_model::manifest::{
     AccessSpec, AuthorizationPolicySpec, AuthorizationRule, TargetRef, TrafficTargetSpec,
@@ -42,19 +42,60 @@ pub(super) fn of_identity(inputs: &Inputs, identity: &ObjectName) -> Vec<PolicyR
 /// Rules about a service.
 pub(super) fn of_service(inputs: &Inputs, service: &ObjectName) -> Vec<PolicyRule> {
     let mut rules = Vec::new();
-    for (name, spec) in inputs.in_namespace_of(&inputs.authorization, service) {
-        rules.extend(authorization(inputs, name, spec, service.as_str()));
+    for (about, of_object) in of_services(inputs, std::slice::from_ref(service)) {
+        let meant: Vec<u16> = about.into_values().flatten().collect();
+        for mut rule in of_object {
+            if let Some(ports) = both(&meant, &rule.ports) {
+                rule.ports = ports;
+                rules.push(rule);
+            }
+        }
+    }
+    rules
+}
+
+/// The services that an object is about, each with the ports of it that are meant; none: all of them.
+pub(super) type About = BTreeMap<ObjectName, BTreeSet<u16>>;
+
+/// Returns the rules of each object that is about some of these services, which are of one namespace. A rule names
+/// ports (none: all) of each of the services. An object may list as many services as it is long, and its rules may be
+/// as long: so each rule is made once for all of them.
+pub(super) fn of_services(
+    inputs: &Inputs,
+    services: &[ObjectName],
+) -> Vec<(About, Vec<PolicyRule>)> {
+    let Some(first) = services.first() else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (name, spec) in inputs.in_namespace_of(&inputs.authorization, first) {
+        let about = about(services, |service| authorized(inputs, spec, service));
+        if !about.is_empty() {
+            all.push((about, made(inputs, name, spec, false)));
+        }
     }
     for (kind, objects) in [
         ("IngressBackend", &inputs.ingress_backends),
         ("AccessControl", &inputs.access_controls),
     ] {
-        for (name, spec) in inputs.in_namespace_of(objects, service) {
-            let object = format!("{kind}/{name}");
-            rules.extend(access(inputs, &object, spec, service.as_str()));
+        for (name, spec) in inputs.in_namespace_of(objects, first) {
+            let about = about(services, |service| accessible(spec, service));
+            if about.is_empty() {
+                continue;
+            }
+            if let Some(rule) = access(inputs, format!("{kind}/{name}"), spec) {
+                all.push((about, vec![rule]));
+            }
         }
     }
-    rules
+    all
+}
+
+/// The services of which some ports are meant. `meant` returns these; none: all; `None`: the service is not meant.
+fn about(services: &[ObjectName], meant: impl Fn(&str) -> Option<BTreeSet<u16>>) -> About {
+    let services = services.iter();
+    let services = services.filter_map(|service| Some((service.clone(), meant(service.as_str())?)));
+    services.collect()
 }
 
 /// Returns the rules of a port. If its objects contradict each other, the second value is a rule that
@@ -84,44 +125,33 @@ pub(super) fn or_closing(
     (Vec::new(), Some(deny))
 }
 
-/// The rules of an AuthorizationPolicy for a service.
-pub(super) fn authorization(
+/// The ports of a service that an AuthorizationPolicy is about; none: all. `None`: it is not about the service.
+fn authorized(
     inputs: &Inputs,
-    name: &ObjectName,
     spec: &AuthorizationPolicySpec,
     service: &str,
-) -> Vec<PolicyRule> {
+) -> Option<BTreeSet<u16>> {
     let refs = spec.target_refs.iter();
     let refs: Vec<_> = refs.filter(|r| r.is("Service", service)).collect();
     let everything = inputs.is_about_everything(spec);
     if refs.is_empty() && !everything {
-        return Vec::new();
+        return None;
     }
     // A reference that names no part means the whole object.
-    let meant: Vec<u16> = match everything || refs.iter().any(|r| r.is_whole()) {
-        true => Vec::new(),
-        false => {
-            // The parts are a set: a Service may have as many ports as a policy has references.
-            let parts = refs.iter().map(|r| (r.section_name.as_deref(), r.port));
-            let parts: HashSet<(Option<&str>, Option<u16>)> = parts.collect();
-            let covers = |name: Option<&str>, port: u16| {
-                let by = [(None, Some(port)), (name, None), (name, Some(port))];
-                by.iter().any(|part| parts.contains(part))
-            };
-            let mut meant: Vec<u16> = inputs
-                .ports_of(service)
-                .filter(|p| covers(p.name.as_deref(), p.port))
-                .map(|p| p.port)
-                .collect();
-            meant.sort_unstable();
-            meant.dedup();
-            if meant.is_empty() {
-                return Vec::new();
-            }
-            meant
-        }
+    if everything || refs.iter().any(|r| r.is_whole()) {
+        return Some(BTreeSet::new());
+    }
+    // The parts are a set: a Service may have as many ports as a policy has references.
+    let parts = refs.iter().map(|r| (r.section_name.as_deref(), r.port));
+    let parts: HashSet<(Option<&str>, Option<u16>)> = parts.collect();
+    let covers = |name: Option<&str>, port: u16| {
+        let by = [(None, Some(port)), (name, None), (name, Some(port))];
+        by.iter().any(|part| parts.contains(part))
     };
-    made(inputs, name, spec, &meant, false)
+    let ports = inputs.ports_of(service);
+    let ports = ports.filter(|p| covers(p.name.as_deref(), p.port));
+    let ports: BTreeSet<u16> = ports.map(|p| p.port).collect();
+    (!ports.is_empty()).then_some(ports)
 }
 
 /// Computes who may enter at a gateway from the AuthorizationPolicies about `object` (`<kind>/<name>`), which is the
@@ -139,7 +169,7 @@ pub(super) fn at_gateway(
             about = true;
             // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
-            rules.extend(made(inputs, policy, spec, &[], true));
+            rules.extend(made(inputs, policy, spec, true));
         }
     }
     if about && !closed {
@@ -167,23 +197,17 @@ pub(super) fn action(spec: &AuthorizationPolicySpec) -> Action {
     }
 }
 
-/// The rules of an AuthorizationPolicy for some ports (empty: all). `outside`: callers have no
-/// identity of the mesh.
+/// The rules of an AuthorizationPolicy, with the ports that they name. `outside`: callers have no identity of the mesh.
 fn made(
     inputs: &Inputs,
     name: &ObjectName,
     spec: &AuthorizationPolicySpec,
-    meant: &[u16],
     outside: bool,
 ) -> Vec<PolicyRule> {
     let action = action(spec);
     let deny = action.denies();
     let mut rules = Vec::new();
     for (i, rule) in spec.rules.iter().enumerate() {
-        let wanted = rule.to.as_ref().map(|to| to.ports.as_slice());
-        let Some(ports) = both(meant, wanted.unwrap_or_default()) else {
-            continue;
-        };
         let Some(mut made) = authorization_rule(inputs, rule, deny, outside) else {
             continue;
         };
@@ -192,7 +216,7 @@ fn made(
             _ => format!("AuthorizationPolicy/{name} rules[{i}]"),
         };
         made.action = action;
-        made.ports = ports;
+        made.ports.extend(rule.to.iter().flat_map(|to| &to.ports));
         rules.push(made);
     }
     rules
@@ -249,24 +273,21 @@ fn everywhere() -> Vec<Network> {
         .collect()
 }
 
-/// The rules of an IngressBackend or AccessControl for a service.
-pub(super) fn access(
-    inputs: &Inputs,
-    object: &str,
-    spec: &AccessSpec,
-    service: &str,
-) -> Option<PolicyRule> {
-    let backends: Vec<_> = spec.backends.iter().filter(|b| b.name == service).collect();
-    if backends.is_empty() {
-        return None;
-    }
-    let all = backends.iter().any(|b| b.port.is_none());
+/// The ports of a service that an IngressBackend or AccessControl is about; none: all. `None`: it is not about the
+/// service.
+fn accessible(spec: &AccessSpec, service: &str) -> Option<BTreeSet<u16>> {
+    let mut backends = spec.backends.iter().filter(|b| b.name == service);
+    let mut ports = BTreeSet::from([backends.next()?.port]);
+    ports.extend(backends.map(|b| b.port));
+    // One that names no port means all of them; else each of these is some port.
+    let ports: Option<BTreeSet<u16>> = ports.into_iter().collect();
+    Some(ports.unwrap_or_default())
+}
+
+/// The rule of an IngressBackend or AccessControl.
+fn access(inputs: &Inputs, name: String, spec: &AccessSpec) -> Option<PolicyRule> {
     let mut rule = PolicyRule {
-        name: object.to_owned(),
-        ports: match all {
-            true => Vec::new(),
-            false => backends.iter().filter_map(|b| b.port).collect(),
-        },
+        name,
         ..Default::default()
     };
     for source in &spec.sources {

@@ -1,7 +1,7 @@
 //! Objects may be as long as a store takes them, and so may those they refer to. The index reads them under a lock that
 //! the whole mesh waits for, so neither its work nor what it makes of them grows with the product of their lengths.
 
-use super::bounds::of_shop;
+use super::bounds::{a_service, of_shop};
 use super::cluster::cluster;
 use super::unions::{about, closed, leading, port, the_pod};
 use super::*;
@@ -197,4 +197,53 @@ fn a_rule_of_which_paths_make_too_much_permits_nothing_and_denies_all() {
         let of_it = told.iter().find(|t| t.starts_with(object));
         assert!(of_it.is_some_and(|t| t.contains(instead)), "{told:?}");
     }
+}
+
+/// A policy may be about many Services of one pod, and says the same of each.
+#[test]
+fn an_object_about_many_services_of_a_pod_is_taken_once() {
+    let names: Vec<String> = (0..300).map(|i| format!("s{i:03}")).collect();
+    let led: Vec<u16> = (9000..9300).collect();
+    let services = names.iter().zip(&led).map(|(name, own)| {
+        Edit::Service(Box::new(a_service(
+            &format!("{name}.shop"),
+            &[],
+            &[(80, None, *own)],
+            &[("10.244.0.5", Some("web-1"))],
+        )))
+    });
+    let part = |name: &String| json!({ "kind": "Service", "name": name, "port": 80 });
+    let parts: Value = names.iter().map(part).collect();
+    let whole = |name: &String| json!({ "kind": "Service", "name": name });
+    let whole: Value = names.iter().map(whole).collect();
+    let from = json!({ "serviceAccounts": ["front"] });
+    let rules = json!([{ "from": from, "to": { "ports": [80] } }, { "from": from }]);
+    let policy = |name: &str, refs: Value| {
+        let spec = json!({ "targetRefs": refs, "rules": rules });
+        of_shop("AuthorizationPolicy", name, spec)
+    };
+    let backends: Value = names.iter().map(|n| json!({ "name": n })).collect();
+    let sources = json!([{ "kind": "Service", "name": "a" }]);
+    let access = json!({ "backends": backends, "sources": sources });
+    let mut edits: Vec<Edit> = services.collect();
+    edits.extend([
+        policy("parts", parts),
+        policy("whole", whole),
+        of_shop("IngressBackend", "access", access),
+    ]);
+    let rules = inbound(&shop(edits), "web-1.shop").policy.rules.into_iter();
+    let held: Vec<(String, Vec<u16>)> = rules.map(|r| (r.name, r.ports)).collect();
+    // No Service leads to what 0 stands for.
+    let all = [vec![0], led.clone()].concat();
+    let wanted = [
+        ("AuthorizationPolicy/parts.shop rules[0]", &led),
+        ("AuthorizationPolicy/parts.shop rules[1]", &led),
+        ("AuthorizationPolicy/whole.shop rules[0]", &led),
+        ("AuthorizationPolicy/whole.shop rules[1]", &all),
+        ("IngressBackend/access.shop", &all),
+    ];
+    assert_eq!(
+        held,
+        wanted.map(|(name, ports)| (name.to_owned(), ports.clone()))
+    );
 }
