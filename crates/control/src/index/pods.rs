@@ -17,6 +17,10 @@ use tulle_model::resource::{
 /// Stands for all ports that nobody declares: a pod may listen on any.
 const ANY: u16 = 0;
 
+/// Most ports of a pod that are known because rules name them: an object may name nearly as many as there are, and each
+/// is a port of the pod for its sidecar and for all who call it.
+const MOST_NAMED: usize = 1000;
+
 /// Lists the services that lead to a port, each with its own number for it. On a host there is one; in a
 /// cluster several Services may lead to one port of a pod, and the first pod tells.
 pub(super) fn places(inputs: &Inputs, service: &ObjectName, port: u16) -> Vec<inbound::Place> {
@@ -160,7 +164,7 @@ fn opaque(
 }
 
 /// Returns the ports that are known of a pod: its services lead to them, the pod says something of them, or one of
-/// these rules is about them. Port 0 stands for all others.
+/// these rules is about them. Port 0 stands for all others, also for those of rules if these are too many.
 fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[OfObject]) -> BTreeMap<u16, Served> {
     let mut said: BTreeMap<u16, Vec<(&ClusterService, &WorkloadPort)>> = BTreeMap::new();
     for service in cluster.services_of(pod) {
@@ -175,12 +179,15 @@ fn served(cluster: &Cluster, pod: &ClusterPod, rules: &[OfObject]) -> BTreeMap<u
         }
     }
     // A rule may be about a port that nobody declares. Of others it is known that they are any.
-    let mut known: Vec<u16> = [&*pod.ports, &*pod.opaque, &*pod.direct].concat();
-    let declared: BTreeSet<u16> = cluster.services_of(pod).flat_map(numbers).collect();
-    known.extend(named(rules).filter(|port| !declared.contains(port)));
-    known.push(ANY);
+    let known = [&*pod.ports, &*pod.opaque, &*pod.direct, &[ANY]].concat();
     for port in known {
         said.entry(port).or_default();
+    }
+    let declared: BTreeSet<u16> = cluster.services_of(pod).flat_map(numbers).collect();
+    let of_rules = named(rules).filter(|p| !declared.contains(p) && !said.contains_key(p));
+    let of_rules: BTreeSet<u16> = of_rules.collect();
+    if of_rules.len() <= MOST_NAMED {
+        said.extend(of_rules.into_iter().map(|port| (port, Vec::new())));
     }
     let opaque_ports: BTreeSet<u16> = pod.opaque.iter().copied().collect();
     let served = said.into_iter().map(|(number, said)| {
@@ -214,11 +221,15 @@ fn accepts(
     // its clients stay hidden.
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-    let own = OwnPorts::new(cluster, pod, served);
-    let mut policy = pod_policy(inputs, &own, rules);
     let service = cluster.services_of(pod).next().map(|s| &s.name);
-    let mut ports = Vec::with_capacity(served.len());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
+    let own = OwnPorts::new(cluster, pod, served);
+    problems.extend(own.too_many(&rules).map(|text| ObjectProblem {
+        object: object.clone(),
+        text,
+    }));
+    let mut policy = pod_policy(inputs, &own, rules);
+    let mut ports = Vec::with_capacity(served.len());
     for (number, served) in served {
         let egress = pod.egress_gateway || served.is_egress_gateway(inputs);
         let mut held = served.held(inputs);
@@ -259,10 +270,10 @@ fn rules(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> Vec<OfObject> 
     let of_account = policy::of_identity(inputs, &pod.account().into());
     let services = cluster.services_of(pod);
     let services: Vec<ObjectName> = services.map(|s| s.name.clone().into()).collect();
-    let mut all: Vec<OfObject> = vec![(None, of_account)];
+    let of_account = of_account.into_iter().map(|rule| (None, vec![rule]));
     let of_services = policy::of_services(inputs, &services).into_iter();
-    all.extend(of_services.map(|(about, rules)| (Some(about), rules)));
-    all
+    let of_services = of_services.map(|(about, rules)| (Some(about), rules));
+    of_account.chain(of_services).collect()
 }
 
 /// The port numbers that objects name, each as its service or the pod has it.
@@ -326,6 +337,23 @@ impl<'a> OwnPorts<'a> {
         }
     }
 
+    /// Why rules about ports that nobody declares are about all or none of these; `None`: each that they name is known.
+    fn too_many(&self, rules: &[OfObject]) -> Option<String> {
+        let is_unknown = |p: &u16| !self.declared.contains(p) && !self.served.contains_key(p);
+        let counted = rules.iter().map(|object| {
+            let unknown = named(std::slice::from_ref(object)).filter(is_unknown);
+            (unknown.collect::<BTreeSet<u16>>().len(), &object.1)
+        });
+        let (most, rules) = counted.max_by_key(|(count, _)| *count)?;
+        let name = &rules.first().filter(|_| most > 0)?.name;
+        let (name, _) = name.split_once(" rules[").unwrap_or((name, ""));
+        Some(format!(
+            "rules about its pods name more than {MOST_NAMED} ports that neither a Service nor the pod declares (most of \
+             them {name}), so those that allow are about none of these, and those that deny are about all that nobody \
+             declares: name fewer"
+        ))
+    }
+
     /// Translates the rules of an object, which all allow or all deny, for its services together: a rule says the same of
     /// each. Leaves out those that are about no port of the pod.
     fn rules(&self, about: Option<&About>, rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
@@ -339,7 +367,8 @@ impl<'a> OwnPorts<'a> {
                 rule.ports.clone_from(all);
             } else {
                 let wanted = rule.ports.iter();
-                let own: BTreeSet<u16> = wanted.flat_map(|w| self.meant(*w, about)).collect();
+                let own: BTreeSet<u16> =
+                    wanted.flat_map(|w| self.meant(*w, about, denies)).collect();
                 rule.ports = own.into_iter().collect();
             }
             (!rule.ports.is_empty()).then_some(rule)
@@ -355,7 +384,8 @@ impl<'a> OwnPorts<'a> {
             return None;
         }
         let parts = about.values().flatten();
-        let mut own: BTreeSet<u16> = parts.flat_map(|w| self.meant(*w, Some(about))).collect();
+        let parts = parts.flat_map(|w| self.meant(*w, Some(about), denies));
+        let mut own: BTreeSet<u16> = parts.collect();
         if about.values().any(BTreeSet::is_empty) {
             let is_whole = |name: &ObjectName| about.get(name).is_some_and(BTreeSet::is_empty);
             let served = self.served.iter();
@@ -366,22 +396,22 @@ impl<'a> OwnPorts<'a> {
     }
 
     /// The ports of the pod that a rule means which names the port `wanted`. A rule may name the pod's
-    /// own number only if no service of the pod has a port of that number.
-    fn meant(&self, wanted: u16, about: Option<&About>) -> impl Iterator<Item = u16> {
+    /// own number only if no service of the pod has a port of that number. Where rules name too many of these, one that
+    /// denies means all that nobody declares, and one that allows none.
+    fn meant(&self, wanted: u16, about: Option<&About>, denies: bool) -> impl Iterator<Item = u16> {
         let is_meant = move |ports: &BTreeSet<u16>| ports.is_empty() || ports.contains(&wanted);
         let is_about = move |service: &ObjectName| {
             about.is_none_or(|about| about.get(service).is_some_and(is_meant))
         };
-        let own = self.served.get(&wanted).filter(|own| {
-            !self.declared.contains(&wanted)
-                && about.is_none_or(|about| about.values().any(is_meant))
-                && is_of(own, is_about)
-        });
+        let own = match self.served.get(&wanted) {
+            _ if self.declared.contains(&wanted) => None,
+            Some(own) => is_of(own, is_about).then_some(wanted),
+            None => denies.then_some(ANY),
+        };
+        let own = own.filter(|_| about.is_none_or(|about| about.values().any(is_meant)));
         let led = self.places.get(&wanted).into_iter().flatten();
         let led = led.filter(move |(service, _)| is_about(service));
-        own.map(|_| wanted)
-            .into_iter()
-            .chain(led.map(|(_, number)| *number))
+        own.into_iter().chain(led.map(|(_, number)| *number))
     }
 }
 

@@ -247,3 +247,57 @@ fn an_object_about_many_services_of_a_pod_is_taken_once() {
         wanted.map(|(name, ports)| (name.to_owned(), ports.clone()))
     );
 }
+
+/// A pod has a configuration for each port that a rule names and nobody declares.
+#[test]
+fn rules_that_name_too_many_ports_allow_none_of_these_and_deny_all() {
+    let of = |undeclared: u16| {
+        let ports: Vec<u16> = (20_000..20_000 + undeclared).chain([80]).collect();
+        let policy = |name: &str, action: &str| {
+            let from = json!({ "serviceAccounts": ["front"] });
+            let rules = json!([{ "from": from, "to": { "ports": ports } }]);
+            let spec = json!({ "targetRefs": about("a"), "action": action, "rules": rules });
+            of_shop("AuthorizationPolicy", name, spec)
+        };
+        shop([policy("allow", "Allow"), policy("deny", "Deny")])
+    };
+    let rules = |index: &Index| -> Vec<(Action, Vec<u16>)> {
+        let rules = inbound(index, "web-1.shop").policy.rules.into_iter();
+        rules.map(|r| (r.action, r.ports)).collect()
+    };
+    let known = |index: &Index| -> Vec<u16> {
+        let ports = inbound(index, "web-1.shop").ports.into_iter();
+        let ports: Vec<u16> = ports.map(|p| p.port).collect();
+        let called = service(index, "pod/web-1.shop").ports.into_iter();
+        assert_eq!(called.map(|p| p.port).collect::<Vec<u16>>(), ports);
+        ports
+    };
+    let told = |index: &Index| -> Vec<String> {
+        let told = index.problems().into_iter().map(|p| p.to_string());
+        told.filter(|t| t.contains("name more than 1000 ports"))
+            .collect()
+    };
+    let (fits, too_much) = (of(1000), of(1001));
+    let named: Vec<u16> = [8080].into_iter().chain(20_000..21_000).collect();
+    assert_eq!(
+        rules(&fits),
+        [
+            (Action::Allow, named.clone()),
+            (Action::Deny, named.clone())
+        ]
+    );
+    assert_eq!(known(&fits), [vec![0], named].concat());
+    assert_eq!(told(&fits), Vec::<String>::new());
+    assert_eq!(
+        rules(&too_much),
+        [(Action::Allow, vec![8080]), (Action::Deny, vec![0, 8080])]
+    );
+    assert_eq!(known(&too_much), [0, 8080]);
+    let told = told(&too_much);
+    assert!(
+        told.len() == 1
+            && told[0].starts_with("service/a.shop: ")
+            && told[0].contains("AuthorizationPolicy/"),
+        "{told:?}"
+    );
+}
