@@ -2,13 +2,14 @@
 
 use super::bounds::is_service;
 use super::inputs::Objects;
+use super::room::{self, Room};
 use super::{Inputs, ObjectProblem, Output, inbound, policy, workloads};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
-    Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Resource, Route,
-    TcpRoute, TlsRoute,
+    Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Policy, Resource, Route,
+    RouteRule, TcpRoute, TlsRoute,
 };
 
 /// A Gateway of a cluster, as its controller has judged it. There, unlike on a host, namespaces decide
@@ -71,6 +72,7 @@ fn gateway_and_problems(
         return None;
     }
     let listeners = spec.listeners.iter();
+    let mut room = Room::default();
     let places = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
         if is_service(parent) || parent.name != name.as_str() {
             return Vec::new();
@@ -83,9 +85,9 @@ fn gateway_and_problems(
     Some(Gateway {
         name: name.to_string(),
         listeners: listeners
-            .filter_map(|l| listener(inputs, name, spec, l, problems))
+            .filter_map(|l| listener(inputs, name, (spec, l), &mut room, problems))
             .collect(),
-        routes: guarded(inputs, |route, parent| {
+        routes: guarded(inputs, problems, |route, parent| {
             places(route, parent, ListenerSpec::takes_http)
         }),
         tls_routes: tls_routes(inputs, |route, parent| {
@@ -104,8 +106,8 @@ fn gateway_and_problems(
 fn listener(
     inputs: &Inputs,
     gateway: &ObjectName,
-    spec: &GatewaySpec,
-    listener: &ListenerSpec,
+    (spec, listener): (&GatewaySpec, &ListenerSpec),
+    room: &mut Room,
     problems: &mut Vec<ObjectProblem>,
 ) -> Option<GatewayListener> {
     let meant = |r: &TargetRef| {
@@ -119,7 +121,15 @@ fn listener(
         true => vec![listener.port],
         false => Vec::new(),
     };
-    let rules = inbound::rules_where(inputs, gateway, &places);
+    let mut rules = inbound::rules_where(inputs, gateway, &places, room);
+    if !room.take(room::bytes(policy.as_slice())) {
+        policy = None;
+        rules = Err(format!(
+            "AuthorizationPolicies make rules of more than {} bytes, with what is about the listeners before it: make \
+             fewer of them",
+            room::MOST
+        ));
+    }
     let (rules, deny) = policy::or_closing(rules, listener.port, &object, problems);
     if let Some(deny) = deny {
         policy.get_or_insert_default().rules.push(deny);
@@ -171,8 +181,13 @@ fn listener_tls(inputs: &Inputs, tls: &ListenerTlsSpec) -> Option<ListenerTls> {
 }
 
 /// The routes whose parent is the service itself.
-pub(super) fn service_routes(inputs: &Inputs, name: &ObjectName) -> Vec<Route> {
-    let routes = http_routes(inputs, |_, parent| service_places(parent, name)).into_iter();
+pub(super) fn service_routes(
+    inputs: &Inputs,
+    name: &ObjectName,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<Route> {
+    let places = |_: &str, parent: &ParentRef| service_places(parent, name);
+    let routes = http_routes(inputs, problems, |_, _| None, places).into_iter();
     let routes = routes.map(|(object, mut route)| {
         // A route of another namespace is about calls from that namespace.
         if object.name.namespace() != name.namespace() {
@@ -324,19 +339,20 @@ impl<'a> RouteObject<'a> {
 const HTTP_ROUTE: &str = "HTTPRoute";
 
 /// Routes of a gateway, with whose requests each rule takes.
-fn guarded(inputs: &Inputs, places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>) -> Vec<Route> {
-    let routes = http_routes(inputs, places).into_iter();
-    let routes = routes.map(|(route_object, mut route)| {
-        let object = route_object.object();
+fn guarded(
+    inputs: &Inputs,
+    problems: &mut Vec<ObjectProblem>,
+    places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
+) -> Vec<Route> {
+    let policy = |route: RouteObject<'_>, rule: &RouteRule| {
+        let object = route.object();
         let (kind, name) = object.split_once('/').unwrap_or((HTTP_ROUTE, &object));
-        for rule in &mut route.rules {
-            let section = Some(rule.name.as_str()).filter(|n| !n.is_empty());
-            let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
-            rule.policy = policy::at_gateway(inputs, &object, route_object.name, meant);
-        }
-        route
-    });
-    routes.collect()
+        let section = Some(rule.name.as_str()).filter(|n| !n.is_empty());
+        let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
+        policy::at_gateway(inputs, &object, route.name, meant)
+    };
+    let routes = http_routes(inputs, problems, policy, places).into_iter();
+    routes.map(|(_, route)| route).collect()
 }
 
 /// Finds each place where the routes of a kind are attached, in the order in which they take precedence.
@@ -358,10 +374,12 @@ fn placed<'a, T>(
     all
 }
 
-fn http_routes(
-    inputs: &Inputs,
+fn http_routes<'a>(
+    inputs: &'a Inputs,
+    problems: &mut Vec<ObjectProblem>,
+    policy: impl Fn(RouteObject<'_>, &RouteRule) -> Option<Box<Policy>>,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
-) -> Vec<(RouteObject<'_>, Route)> {
+) -> Vec<(RouteObject<'a>, Route)> {
     let route = |object: RouteObject<'_>, hosts: &[String], rules, place: ListenerPort| Route {
         name: object.written(),
         hostnames: hosts.iter().map(|h| h.to_ascii_lowercase()).collect(),
@@ -370,21 +388,65 @@ fn http_routes(
         listener: place.listener,
         clients: String::new(),
     };
+    let mut rooms: BTreeMap<&str, Room> = BTreeMap::new();
     let mut routes = Vec::new();
     let objects = (HTTP_ROUTE, &inputs.routes);
     for (object, spec, place) in placed(inputs, objects, |s| &s.parent_refs, &places) {
-        let rules = spec.rules.iter().filter_map(|r| r.rule(inputs));
-        let made = route(object, &spec.hostnames, rules.collect(), place);
+        let room = rooms.entry(object.name.namespace()).or_default();
+        let rules = spec.rules.iter().filter_map(|r| {
+            let parts = (r.matches.len(), r.filters.as_slice());
+            room.rule(
+                inputs,
+                parts,
+                |refs| r.rule(refs),
+                |made| policy(object, made),
+            )
+        });
+        let rules = told(object, rules, problems);
+        let made = route(object, &spec.hostnames, rules, place);
         routes.push((object, made));
     }
     let objects = ("GRPCRoute", &inputs.grpc_routes);
     for (object, spec, place) in placed(inputs, objects, |s| &s.parent_refs, &places) {
-        let rules = spec.rules.iter().filter_map(|r| r.rule(inputs));
-        let made = route(object, &spec.hostnames, rules.collect(), place);
+        let room = rooms.entry(object.name.namespace()).or_default();
+        let rules = spec.rules.iter().filter_map(|r| {
+            let parts = (r.matches.len(), r.filters.as_slice());
+            room.rule(
+                inputs,
+                parts,
+                |refs| r.rule(refs),
+                |made| policy(object, made),
+            )
+        });
+        let rules = told(object, rules, problems);
+        let made = route(object, &spec.hostnames, rules, place);
         routes.push((object, made));
     }
     routes.sort_by_cached_key(|(route, _)| route.precedence(inputs));
     routes
+}
+
+/// Takes a route's rules, each with whether there is room for it, and reports those that there is none for.
+fn told(
+    route: RouteObject<'_>,
+    made: impl Iterator<Item = (RouteRule, bool)>,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<RouteRule> {
+    let (rules, fit): (Vec<RouteRule>, Vec<bool>) = made.unzip();
+    if let Some(first) = fit.iter().position(|fits| !fits) {
+        let text = format!(
+            "{} of its rules answer with 500, rules[{first}] is the first: what rules of its namespace's routes name \
+             (Plugins, HTTPFilters, keys of tokens, policies) has more than {} bytes in one Gateway or Service, because each \
+             rule has a copy: make fewer rules or shorter sources",
+            fit.iter().filter(|fits| !**fits).count(),
+            room::MOST
+        );
+        problems.push(ObjectProblem {
+            object: route.object(),
+            text,
+        });
+    }
+    rules
 }
 
 fn tls_routes(

@@ -2,6 +2,7 @@
 //! proof.
 
 use super::inputs::identity_name_of;
+use super::room::{self, Refs, Room};
 use super::together::{self, Demand};
 use super::{Inputs, ObjectProblem, Output, egress, policy, workloads};
 use std::cell::LazyCell;
@@ -76,13 +77,14 @@ fn inbound(
     // The first of a number stays.
     let placed: BTreeMap<u16, _> = placed.iter().rev().map(|p| (p.port, p)).collect();
     let object = format!("service/{service}");
+    let mut room = Room::default();
     let mut ports = Vec::new();
     for port in &spec.ports {
         let Some(placed) = placed.get(&port.port) else {
             continue;
         };
         let places = [(service.clone(), port.port)];
-        let rules = rules(inputs, &places);
+        let rules = rules(inputs, &places, &mut room);
         let (rules, deny) = policy::or_closing(rules, port.port, &object, problems);
         policy.rules.extend(deny);
         ports.push(InboundPort {
@@ -146,13 +148,17 @@ pub(super) fn connection_limit(inputs: &Inputs, places: &[Place]) -> Option<Rate
 /// Computes the rules for the requests to a port.
 ///
 /// # Errors
-/// Objects make demands that contradict each other.
-pub(super) fn rules(inputs: &Inputs, places: &[Place]) -> Result<Vec<InboundRule>, String> {
+/// As of [`rules_where`].
+pub(super) fn rules(
+    inputs: &Inputs,
+    places: &[Place],
+    room: &mut Room,
+) -> Result<Vec<InboundRule>, String> {
     // All of one pod, so of one namespace.
     let Some((service, _)) = places.first() else {
         return Ok(Vec::new());
     };
-    rules_where(inputs, service, &|refs| meant(inputs, refs, places))
+    rules_where(inputs, service, &|refs| meant(inputs, refs, places), room)
 }
 
 /// Computes the rules of a port of `name` from all objects that are about it. `meant` returns the numbers
@@ -160,21 +166,33 @@ pub(super) fn rules(inputs: &Inputs, places: &[Place]) -> Result<Vec<InboundRule
 /// each rule has everything that holds for its requests: limits, then authentication, then plugins.
 ///
 /// # Errors
-/// Objects demand what cannot hold together.
+/// Objects demand what cannot hold together, or there is no room for it.
 pub(super) fn rules_where(
     inputs: &Inputs,
     name: &ObjectName,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
+    room: &mut Room,
 ) -> Result<Vec<InboundRule>, String> {
-    let (auth_names, mut auth) = authentication(inputs, name, meant);
+    let refs = room.refs(inputs, 1);
+    let (auth_names, mut auth) = authentication(&refs, inputs, name, meant);
+    let (plugin_names, plugins) = self::plugins(&refs, inputs, name, meant);
+    if refs.left().is_none() {
+        return Err(too_long(auth_names.iter().chain(&plugin_names)));
+    }
     together::tokens(&mut auth)?;
-    let (plugin_names, plugins) = self::plugins(inputs, name, meant);
     let mut all = vec![Demand::default()];
     for (name, spec) in inputs.in_namespace_of(&inputs.rate_limits, name) {
         let ports = meant(&spec.target_refs);
         if !ports.is_empty() {
             all = together::both(&all, &limits(&format!("RateLimit/{name}"), spec, &ports))?;
         }
+    }
+    let each = room::bytes(&auth) + room::bytes(&plugins);
+    let own = |demand: &Demand| room::bytes(&demand.matches) + room::bytes(&demand.filters);
+    let own: usize = all.iter().map(own).sum();
+    if !room.take(each.saturating_mul(all.len()).saturating_add(own)) {
+        let names = all.iter().flat_map(|demand| &demand.objects);
+        return Err(too_long(names.chain(&auth_names).chain(&plugin_names)));
     }
     let rules = all.into_iter().map(|demand| {
         let mut names = demand.objects;
@@ -194,6 +212,17 @@ pub(super) fn rules_where(
     });
     // Only the last one can be about nothing.
     Ok(rules.filter(|rule| !rule.filters.is_empty()).collect())
+}
+
+/// Why there is no room for the rules that these objects make.
+fn too_long<'a>(objects: impl Iterator<Item = &'a String>) -> String {
+    let names: BTreeSet<&str> = objects.map(String::as_str).collect();
+    format!(
+        "{} make rules of more than {} bytes with those of the ports before it, each with all keys of tokens and \
+         sources of Plugins: make fewer rules or shorter sources",
+        Vec::from_iter(names).join(" and "),
+        room::MOST
+    )
 }
 
 /// Lists the demands of a RateLimit in order; the last one is for all other requests.
@@ -228,6 +257,7 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
 
 /// Every Plugin that is meant, by name, with their names.
 fn plugins(
+    refs: &Refs<'_>,
     inputs: &Inputs,
     of: &ObjectName,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
@@ -235,7 +265,7 @@ fn plugins(
     let all = inputs.in_namespace_of(&inputs.plugins, of);
     let meant = all.filter(|(_, spec)| !meant(&spec.target_refs).is_empty());
     let named = meant.map(|(name, spec)| {
-        let filter = Filter::Plugin(spec.filter(name.to_string(), |r, key| inputs.text(r, key)));
+        let filter = Filter::Plugin(spec.filter(name.to_string(), |r, key| refs.text(r, key)));
         (format!("Plugin/{name}"), filter)
     });
     named.unzip()
@@ -243,6 +273,7 @@ fn plugins(
 
 /// Every Authentication that is meant, once, with their names.
 fn authentication(
+    refs: &Refs<'_>,
     inputs: &Inputs,
     of: &ObjectName,
     meant: &dyn Fn(&[TargetRef]) -> Vec<u16>,
@@ -254,7 +285,7 @@ fn authentication(
         }
         let object = format!("Authentication/{name}");
         if let Some(jwt) = &spec.jwt {
-            filters.extend(jwt.filter(object.clone(), inputs));
+            filters.extend(jwt.filter(object.clone(), refs));
         }
         if let Some(auth) = &spec.external_auth {
             filters.push(Filter::ExternalAuth(auth.filter(object.clone())));

@@ -26,6 +26,7 @@ mod pods;
 mod policy;
 mod problems;
 mod protocols;
+mod room;
 mod services;
 mod splits;
 mod stored;

@@ -2,6 +2,7 @@
 
 use super::cluster::{Cluster, called_by_address, endpoint, on_node};
 use super::policy::About;
+use super::room::Room;
 use super::{ClusterPod, ClusterService, Inputs, ObjectProblem, Output};
 use super::{egress, inbound, policy, protocols};
 use std::cell::LazyCell;
@@ -132,11 +133,11 @@ impl Served {
     /// The rules of all of its services together.
     ///
     /// # Errors
-    /// They contradict each other; the text says which.
-    fn held(&self, inputs: &Inputs) -> Result<Vec<InboundRule>, String> {
+    /// They contradict each other, or there is no room for them; the text says which.
+    fn held(&self, inputs: &Inputs, room: &mut Room) -> Result<Vec<InboundRule>, String> {
         match &self.conflict {
             Some(why) => Err(why.clone()),
-            None => inbound::rules(inputs, &self.places),
+            None => inbound::rules(inputs, &self.places, room),
         }
     }
 }
@@ -222,6 +223,7 @@ fn accepts(
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     let service = cluster.services_of(pod).next().map(|s| &s.name);
+    let mut room = Room::default();
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     let own = OwnPorts::new(cluster, pod, served);
     problems.extend(own.too_many(&rules).map(|text| ObjectProblem {
@@ -232,7 +234,7 @@ fn accepts(
     let mut ports = Vec::with_capacity(served.len());
     for (number, served) in served {
         let egress = pod.egress_gateway || served.is_egress_gateway(inputs);
-        let mut held = served.held(inputs);
+        let mut held = served.held(inputs, &mut room);
         if let Some(rule) = held.iter().flatten().next().filter(|_| egress) {
             let gateway = match pod.egress_gateway {
                 true => "it is an egress gateway's",

@@ -20,7 +20,7 @@ pub(super) fn outputs(
     if !inputs.knows_service(name.as_str()) {
         return Vec::new();
     }
-    let service = service(inputs, name);
+    let service = service(inputs, name, problems);
     let awaits_keys = inputs.awaited_keys();
     let mut outputs: Vec<Output> = service
         .addresses
@@ -81,7 +81,11 @@ pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
     }]
 }
 
-pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
+pub(super) fn service(
+    inputs: &Inputs,
+    of: &ObjectName,
+    problems: &mut Vec<ObjectProblem>,
+) -> Service {
     let name = of.as_str();
     let mut addresses = Vec::new();
     let mut identities = Vec::new();
@@ -139,7 +143,7 @@ pub(super) fn service(inputs: &Inputs, of: &ObjectName) -> Service {
         port.traffic = with_service(inputs, of, port.port, said);
     }
     let ports: Vec<ServicePort> = ports.into_values().collect();
-    let mut routes = gateways::service_routes(inputs, of);
+    let mut routes = gateways::service_routes(inputs, of, problems);
     routes.extend(splits::routes(inputs, of, &ports));
     let workloads = workloads::table(inputs, name, &identities, &ports);
     Service {

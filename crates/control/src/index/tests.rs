@@ -6,6 +6,7 @@ mod explained;
 mod kinds;
 mod lengths;
 mod pods;
+mod repeated;
 mod unions;
 mod workloads;
 

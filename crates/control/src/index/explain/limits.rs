@@ -1,6 +1,7 @@
 //! Explains what applies to a call on its way: filters, limits, timeouts, retries.
 
 use super::Call;
+use crate::index::room::Room;
 use crate::index::{Index, inbound, pods, services};
 use std::time::Duration;
 use tulle_api::v1;
@@ -54,7 +55,8 @@ impl Index {
             }
             if !call.opaque {
                 // Demands that contradict each other close the port: a policy says so.
-                for rule in inbound::rules(inputs, &places).unwrap_or_default() {
+                let rules = inbound::rules(inputs, &places, &mut Room::default());
+                for rule in rules.unwrap_or_default() {
                     let when = match rule.matches.is_empty() {
                         true => "",
                         false => ", of some requests",

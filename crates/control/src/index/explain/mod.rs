@@ -146,7 +146,7 @@ impl Index {
         let known = Some(to).filter(|to| inputs.knows_service(to));
         let known = known.and_then(|to| inputs.object_name(to));
         let name = known.ok_or_else(unknown)?;
-        let service = services::service(inputs, &name);
+        let service = services::service(inputs, &name, &mut Vec::new());
         let port = service
             .ports
             .iter()

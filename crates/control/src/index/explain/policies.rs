@@ -20,7 +20,8 @@ impl Index {
         let mut all = Vec::new();
         for (name, port) in &way.destinations {
             let of = inputs.object_name(name);
-            let service = of.as_ref().map(|of| services::service(inputs, of));
+            let service = of.as_ref();
+            let service = service.map(|of| services::service(inputs, of, &mut Vec::new()));
             let service = service.unwrap_or_default();
             let place = format!("{name}:{port}");
             let identities = service.identities.iter().map(ToString::to_string);

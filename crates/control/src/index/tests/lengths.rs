@@ -105,7 +105,7 @@ fn each_match_that_is_named_is_taken_once_in_the_order_of_names() {
 }
 
 /// A pod, two Services of it, and these.
-fn shop(edits: impl IntoIterator<Item = Edit>) -> Index {
+pub(super) fn shop(edits: impl IntoIterator<Item = Edit>) -> Index {
     let mut index = cluster();
     index.apply([
         the_pod(),

@@ -37,7 +37,7 @@ pub struct RouteFilter {
 
 impl RouteFilter {
     /// The HTTPFilter that it refers to.
-    pub(in crate::manifest) fn http_filter(&self) -> Option<&ObjectRef> {
+    pub fn http_filter(&self) -> Option<&ObjectRef> {
         let reference = self.extension_ref.as_ref();
         reference.filter(|reference| !reference.is_plugin())
     }
