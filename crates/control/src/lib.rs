@@ -9,12 +9,13 @@
 //! ```
 //!
 //! `tulle controller` runs it; this crate parses no arguments and prints nothing. It forwards no
-//! traffic: when it is gone, proxies go on with what they have.
+//! traffic: when it is gone, proxies go on with what they have. [`host_services`] runs on hosts that joined.
 
 pub mod ca;
 pub mod cluster;
 pub mod feed;
 mod history;
+pub mod host_services;
 mod hub;
 pub mod index;
 pub mod jwks;
@@ -23,6 +24,7 @@ pub mod memory_limit;
 pub mod metrics;
 mod objects;
 pub mod observe;
+
 mod reports;
 mod scrape;
 mod serve;

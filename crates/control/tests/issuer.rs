@@ -165,6 +165,7 @@ impl Sidecar {
             snapshot: None,
             identity_cache: Some(cache(directory)),
             host_authority: None,
+            host_services: None,
             sparing: false,
         };
         let level = Arc::default();

@@ -178,6 +178,10 @@ pub struct Control {
     /// proxy while no controller answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_authority: Option<u16>,
+    /// Number of another inherited Unix socket, over which that supervisor tells this proxy of services: so a change
+    /// crosses the line to the controller once for all proxies of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_services: Option<u16>,
     /// The way to the controller may be slow and costly: nothing crosses it only to see whether it is there but a few
     /// packets in minutes, and whoever started this proxy sends SIGUSR1 when the way was gone or has become another.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -2,14 +2,15 @@
 //! nothing per request.
 //!
 //! Everything here is single-threaded on purpose: a worker shares nothing with other workers. The exceptions are
-//! `places` and `memory_limit`, which the listeners of administration and of the controller use as well, and `passing`, by which
-//! the supervisor gives a gateway its listeners.
+//! `places` and `memory_limit`, which the listeners of administration and of the controller use as well, `passing`, by which
+//! the supervisor gives a gateway its listeners, and `messages`, by which it tells proxies of a joined host of services.
 
 pub mod buffer;
 pub mod clock;
 pub mod deadline;
 pub mod memory;
 pub mod memory_limit;
+pub mod messages;
 pub mod moderation;
 pub mod passing;
 pub mod places;

@@ -54,9 +54,9 @@ pub struct LaunchSpec {
     pub parent: Option<u32>,
     /// The program and its children can never gain privileges, by setuid files for instance.
     pub no_new_privileges: bool,
-    /// Number of a file that the program inherits besides standard input, output and error; set by
+    /// Numbers of files that the program inherits besides standard input, output and error; set by
     /// [`LaunchSpec::command_passing`].
-    pub passed: Option<i32>,
+    pub passed: Vec<i32>,
 }
 
 impl Default for LaunchSpec {
@@ -74,7 +74,7 @@ impl Default for LaunchSpec {
             bind_low_ports: false,
             parent: Some(std::process::id()),
             no_new_privileges: true,
-            passed: None,
+            passed: Vec::new(),
         }
     }
 }
@@ -152,25 +152,25 @@ impl LaunchSpec {
         Ok(command)
     }
 
-    /// Like [`command`](Self::command); the program inherits `file` under the number it has here. The command holds the
-    /// file until it is dropped.
+    /// Like [`command`](Self::command); the program inherits `files` under the numbers they have here. The command holds
+    /// them until it is dropped.
     pub fn command_passing(
         &self,
         program: impl AsRef<OsStr>,
-        file: OwnedFd,
+        files: Vec<OwnedFd>,
     ) -> io::Result<Command> {
         let spec = Self {
-            passed: Some(file.as_raw_fd()),
+            passed: files.iter().map(AsRawFd::as_raw_fd).collect(),
             ..self.clone()
         };
         let mut command = spec.command(program)?;
         let inherit = move || {
-            Ok(rustix::io::fcntl_setfd(
-                &file,
-                rustix::io::FdFlags::empty(),
-            )?)
+            for file in &files {
+                rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?;
+            }
+            Ok(())
         };
-        // SAFETY: after the fork this makes one system call, and neither allocates nor locks.
+        // SAFETY: after the fork this makes a few system calls, and neither allocates nor locks.
         #[allow(unsafe_code)]
         unsafe {
             command.pre_exec(inherit);
@@ -194,7 +194,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         serde_json::from_str(spec).map_err(|error| bad(&format!("bad description: {error}")))?;
     let program = arguments.next().ok_or_else(|| bad("no program given"))?;
 
-    close_the_rest(spec.passed)?;
+    close_the_rest(&spec.passed)?;
     // The cgroup comes first: the next steps are then counted and, if they hang, found and killed.
     for directory in &spec.cgroup {
         cgroup::join(directory, 0).map_err(ExecInError::Cgroup)?;
@@ -322,16 +322,16 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     Ok(())
 }
 
-/// Lets only standard input, output and error pass, and the file that is `passed`: any other open file is closed when
+/// Lets only standard input, output and error pass, and the files that are `passed`: any other open file is closed when
 /// the program starts.
-fn close_the_rest(passed: Option<i32>) -> Result<(), ExecInError> {
+fn close_the_rest(passed: &[i32]) -> Result<(), ExecInError> {
     let doing = || "find the open files".to_owned();
     for entry in std::fs::read_dir("/proc/self/fd").step(doing)? {
         let name = entry.step(doing)?.file_name();
         let Some(number) = name.to_str().and_then(|n| n.parse::<i32>().ok()) else {
             continue;
         };
-        if number <= 2 || passed == Some(number) {
+        if number <= 2 || passed.contains(&number) {
             continue;
         }
         // SAFETY: borrowed for this call only, which fails harmlessly if it is closed by now (that

@@ -13,6 +13,7 @@ use crate::paths::Paths;
 use crate::supervise::context::Context;
 use crate::supervise::host_authority::HostCertifier;
 use crate::supervise::last_known::{KnownController, LastKnown};
+use crate::supervise::line::Line;
 use crate::supervise::state::Mode;
 use crate::supervise::{Plan, Supervisor, envoy_programs, usable_proxy};
 use crate::up::log::{self, Also};
@@ -25,6 +26,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle, LocalSet, spawn_local};
+use tonic::transport::Channel;
+use tulle_control::host_services::HostServices;
 
 /// Words at the end.
 const LEFT: &str = "left the mesh; nothing is left of it here but the identity to come back with";
@@ -87,9 +90,11 @@ async fn supervise(
     let news = news(given, &brought, node.name());
     let client = node.objects();
     let renewing = spawn_local(Rc::clone(&node).renew());
+    let services = Arc::new(HostServices::default());
     let of_host = OfHost {
         certifier,
         last_known: Rc::clone(&last_known),
+        services: Arc::clone(&services),
     };
     let context = context(
         paths,
@@ -106,6 +111,7 @@ async fn supervise(
     }
     *context.ca_fingerprint.borrow_mut() = ca;
     let beside = Beside::start(&context, &last_known, args.options.advertise.is_some());
+    let telling = spawn_local(tell_services(services, node.channel(), line.clone()));
     let signals = Signals::listen()?;
     let Some(mut supervisor) = Supervisor::start(context, plan, signals.first()).await? else {
         progress("interrupted while it started; nothing is left of it here");
@@ -129,6 +135,7 @@ async fn supervise(
     );
     let ended = run_until(stop, paths, args, supervisor, &signals).await;
     beside.end();
+    telling.abort();
     let leaves = !args.stay && !args.service && !line.is_away();
     let has_left = leaves && brought::leave(client, paths.brought()).await;
     let over = over.take();
@@ -205,6 +212,11 @@ fn note_answer(paths: &Paths, args: &Join, plan: &Plan, ca: &str, last_known: &L
         fingerprint: ca.to_owned(),
         address: plan.controller,
     });
+}
+
+/// Tells proxies of services, over one subscription of this host.
+async fn tell_services(services: Arc<HostServices>, channel: Channel, line: Arc<Line>) {
+    services.follow(channel, async || line.back().await).await;
 }
 
 /// Tasks beside the supervisor, for as long as the host is up.

@@ -29,6 +29,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::{Notify, watch};
 use tulle_api::v1::{JoinToken, JoinTokenRequest, PlacedPort, Placement};
+use tulle_control::host_services::HostServices;
 use tulle_model::manifest::MeshSpec;
 use tulle_redirect::{Hosts, LaunchSpec, Network, RESOLV_CONF};
 
@@ -88,6 +89,8 @@ pub(crate) struct Context {
     pub(crate) certifier: Option<Rc<HostCertifier>>,
     /// The knowledge that such a host had last.
     pub(crate) last_known: Option<Rc<LastKnown>>,
+    /// Services for the proxies of such a host.
+    pub(crate) host_services: Option<Arc<HostServices>>,
     /// The fingerprint of the authority, from the controller.
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.
@@ -300,18 +303,15 @@ impl Context {
         Ok(command.into())
     }
 
-    /// The command of a program of Tulle's own, which may inherit a file.
+    /// The command of a program of Tulle's own, which may inherit files.
     pub(crate) fn own_command(
         &self,
         launch: &LaunchSpec,
         program: &Path,
         log: &Path,
-        passed: Option<OwnedFd>,
+        passed: Vec<OwnedFd>,
     ) -> std::result::Result<Command, String> {
-        let command = match passed {
-            Some(file) => launch.command_passing(program, file),
-            None => launch.command(program),
-        };
+        let command = launch.command_passing(program, passed);
         self.command(command, program, log, KEPT_VARIABLES)
     }
 

@@ -280,7 +280,7 @@ fn command(
 ) -> std::result::Result<tokio::process::Command, String> {
     let own = own_program();
     let log = context.paths.log("controller");
-    let mut command = context.own_command(&LaunchSpec::default(), &own, &log, None)?;
+    let mut command = context.own_command(&LaunchSpec::default(), &own, &log, Vec::new())?;
     command
         .arg("controller")
         .arg("--dir")

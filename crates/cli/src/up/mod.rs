@@ -38,6 +38,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 use tulle_api::v1::Applied;
+use tulle_control::host_services::HostServices;
 use tulle_model::manifest::MeshSpec;
 
 /// Starts a mesh.
@@ -328,6 +329,8 @@ pub(crate) struct OfHost {
     pub(crate) certifier: Rc<HostCertifier>,
     /// The knowledge that it had last.
     pub(crate) last_known: Rc<LastKnown>,
+    /// Services for its proxies.
+    pub(crate) services: Arc<HostServices>,
 }
 
 /// Builds, from a plan, the context that all units share.
@@ -339,7 +342,9 @@ pub(crate) fn context(
     line: Arc<Line>,
     of_host: Option<OfHost>,
 ) -> Rc<Context> {
-    let (certifier, last_known) = of_host.map(|o| (o.certifier, o.last_known)).unzip();
+    let of_host = of_host.map(|o| (o.services, (o.certifier, o.last_known)));
+    let (host_services, of_host) = of_host.unzip();
+    let (certifier, last_known) = of_host.unzip();
     Rc::new(Context {
         paths: paths.clone(),
         mode: plan.mode,
@@ -362,6 +367,7 @@ pub(crate) fn context(
         mesh: RefCell::new(MeshSpec::default()),
         certifier,
         last_known,
+        host_services,
         ca_fingerprint: RefCell::new(String::new()),
         warnings: RefCell::new(BTreeSet::new()),
         users: RefCell::default(),

@@ -23,6 +23,8 @@ use tulle_model::identity::SpiffeId;
 const MAX_STREAMS: usize = 20_000;
 /// Most streams of one identity: replicas, and connections that are not known to be dead yet.
 const MAX_STREAMS_PER_IDENTITY: usize = 1_000;
+/// Most streams of a host, which needs one.
+const MAX_STREAMS_PER_HOST: usize = 16;
 
 /// One proxy's stream, as others see it.
 #[derive(Debug)]
@@ -86,6 +88,11 @@ impl Stream {
     /// Its number.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether a joined host has it for its proxies.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.identity.node().is_some()
     }
 
     /// Takes the changes since the last call.
@@ -155,9 +162,11 @@ impl Hub {
         let mut state = lock(&self.state);
         let siblings = state.per_identity.get(&identity);
         let siblings = siblings.map_or(0, BTreeSet::len);
-        if siblings >= MAX_STREAMS_PER_IDENTITY
-            || (state.streams.len() >= MAX_STREAMS && !state.make_room(siblings))
-        {
+        let most = match identity.node() {
+            Some(_) => MAX_STREAMS_PER_HOST,
+            None => MAX_STREAMS_PER_IDENTITY,
+        };
+        if siblings >= most || (state.streams.len() >= MAX_STREAMS && !state.make_room(siblings)) {
             return None;
         }
         state.next_id += 1;
@@ -265,9 +274,11 @@ impl Hub {
         lock(&self.state).entries.get(name).cloned()
     }
 
-    /// All streams.
+    /// All streams of proxies. Hosts have some for their proxies.
     pub(crate) fn streams(&self) -> Vec<Arc<Stream>> {
-        lock(&self.state).streams.values().cloned().collect()
+        let state = lock(&self.state);
+        let proxies = state.streams.values().filter(|s| !s.is_of_host());
+        proxies.cloned().collect()
     }
 
     /// A renewed certificate: shown with the streams of its identity.

@@ -10,7 +10,7 @@ use crate::state::rotation::{is_settled, trust};
 use std::collections::BTreeSet;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,6 +23,9 @@ use tulle_api::v1;
 const COMEBACKS_A_SECOND: usize = 1000;
 /// Longest time that this may take: until then proxies hear of nothing.
 const MOST_SPREAD: u64 = 5000;
+/// How often a proxy's host may begin to tell it of services within that time.
+const MOST_SWITCHES: u32 = 20;
+const SWITCHES_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct ConfigService {
@@ -67,12 +70,16 @@ impl v1::config_server::Config for ConfigService {
         &self,
         request: Request<Streaming<v1::SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let member = peer::proxy_of(&request, "configuration")?;
+        let member = peer::proxy_or_host_of(&request, "configuration")?;
+        let host = member.node();
+        if let Some(host) = host.filter(|host| !self.state.is_node(host)) {
+            return Err(super::objects::removed(host));
+        }
         let joined = self.state.hub.join(member.id.clone(), member.not_after);
         let stream = joined.ok_or_else(|| {
             Status::resource_exhausted("too many configuration streams are open; try again later")
         })?;
-        tracing::debug!(identity = %member.id, "proxy connected");
+        tracing::debug!(identity = %member.id, "connected");
         // One update in flight and at most one final error: sending never waits.
         let (sender, receiver) = mpsc::channel(2);
         tokio::spawn(serve(
@@ -121,6 +128,28 @@ impl Since {
     }
 }
 
+/// How often a proxy has said lately that its host tells it of services.
+#[derive(Default)]
+struct Switches {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Switches {
+    /// Counts one; `false`: they are too many.
+    fn take(&mut self, now: Instant) -> bool {
+        let is_old = |since: Instant| now.duration_since(since) > SWITCHES_WITHIN;
+        if self.since.is_none_or(is_old) {
+            *self = Self {
+                since: Some(now),
+                count: 0,
+            };
+        }
+        self.count += 1;
+        self.count <= MOST_SWITCHES
+    }
+}
+
 async fn serve(
     member: Member,
     stream: Arc<Stream>,
@@ -135,11 +164,12 @@ async fn serve(
     } = service;
     let mut session = Session::new(stream.identity.clone());
     let mut since = Since::default();
+    let mut switches = Switches::default();
     let mut expired = pin!(member.expired());
     let mut authorities = state.authorities();
     let mut terms = state.certificate_terms();
     session.certificates(*terms.borrow_and_update());
-    if state.reports.are_wanted() {
+    if state.reports.are_wanted() && !stream.is_of_host() {
         session.want_reports(REPORT_SECONDS);
     }
     let end = loop {
@@ -147,7 +177,7 @@ async fn serve(
             message = incoming.message() => match message {
                 Ok(Some(message)) => {
                     since.heard(Instant::now());
-                    if let Err(status) = handle(&state, &stream, &mut session, &mut since, message) {
+                    if let Err(status) = handle(&state, &stream, &mut session, (&mut since, &mut switches), message) {
                         break Some(status);
                     }
                 }
@@ -196,11 +226,11 @@ async fn serve(
             }
         }
     };
-    if !is_settled(&state.authority(), stream.status().trusts.as_ref()) {
+    if !stream.is_of_host() && !is_settled(&state.authority(), stream.status().trusts.as_ref()) {
         state.lost();
     }
     state.hub.leave(&stream, session.subscriptions());
-    tracing::debug!(identity = %stream.identity, "proxy disconnected");
+    tracing::debug!(identity = %stream.identity, "disconnected");
     tell(&state, &stream, "gone");
     if let Some(status) = end {
         tracing::info!(identity = %stream.identity, reason = status.message(), "stream ended");
@@ -211,6 +241,9 @@ async fn serve(
 
 /// Notes what happened to a proxy, for those who observe the mesh.
 fn tell(state: &MeshState, stream: &Stream, verb: &'static str) {
+    if stream.is_of_host() {
+        return;
+    }
     let status = stream.status();
     let name = match status.instance.is_empty() {
         true => stream.identity.name(),
@@ -224,7 +257,7 @@ fn handle(
     state: &MeshState,
     stream: &Stream,
     session: &mut Session,
-    since: &mut Since,
+    (since, switches): (&mut Since, &mut Switches),
     message: v1::SubscribeRequest,
 ) -> Result<(), Status> {
     if let Some(mut ack) = message.ack {
@@ -283,12 +316,18 @@ fn handle(
     let unused: BTreeSet<&str> = unused.map(String::as_str).collect();
     let used = message.subscribe.iter().map(String::as_str);
     let used = used.filter(|name| !unused.contains(name));
-    state.hub.used(stream, used);
+    if !stream.is_of_host() {
+        state.hub.used(stream, used);
+    }
     let lookup = |name: &str| state.hub.get(name);
     let new = session.subscribe(message.subscribe, &message.known, &unused, lookup);
     let new = new.map_err(|violation| match violation {
         Violation::BadName(name) => Status::invalid_argument(format!(
             "{name:?} is no resource: use mesh, catalog, egress, or service/, address/, host/, inbound/ or gateway/ with a name"
+        )),
+        Violation::NoService(name) => Status::permission_denied(format!(
+            "{} may not read {name}: a host reads services alone",
+            stream.identity
         )),
         Violation::TooMany => Status::resource_exhausted(format!(
             "a proxy may subscribe to {} resources",
@@ -301,7 +340,20 @@ fn handle(
     })?;
     // Registered before the session looks the names up, so that no change falls in between.
     state.hub.watch(stream, &new);
-    if let Some(anticipation) = anticipation {
+    match v1::ServicesFrom::try_from(message.services_from) {
+        Ok(v1::ServicesFrom::Host) => {
+            // Taking it back looks at all names of the stream, for a message of two bytes.
+            if !switches.take(Instant::now()) {
+                return Err(Status::resource_exhausted(
+                    "this proxy says too often who tells it of services: connect again",
+                ));
+            }
+            session.services_from_host();
+        }
+        Ok(v1::ServicesFrom::Controller) => session.services_from_here(&message.known),
+        Ok(v1::ServicesFrom::Unchanged) | Err(_) => {}
+    }
+    if let Some(anticipation) = anticipation.filter(|_| !stream.is_of_host()) {
         let forms = Forms {
             addresses: anticipation.addresses,
             hosts: anticipation.hosts,

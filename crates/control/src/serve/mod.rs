@@ -10,7 +10,7 @@ mod config;
 mod objects;
 mod peer;
 pub(crate) mod router;
-mod session;
+pub(crate) mod session;
 mod telemetry;
 mod tls;
 mod tokens;

@@ -85,7 +85,7 @@ pub(crate) fn actor(peer: &Peer, state: &MeshState) -> Result<Actor, Status> {
     }
 }
 
-fn removed(node: &str) -> Status {
+pub(super) fn removed(node: &str) -> Status {
     Status::permission_denied(format!(
         "node {node} has been removed from the mesh: it may join again with a new token"
     ))

@@ -243,15 +243,27 @@ pub(crate) fn from_request<T>(request: &Request<T>) -> Result<Peer, Status> {
 /// The proxy that asks for `what`: a workload or gateway with a certificate that is in force. While memory is short it is
 /// refused.
 pub(crate) fn proxy_of<T>(request: &Request<T>, what: &str) -> Result<Member, Status> {
+    let member = proxy_or_host_of(request, what)?;
+    if member.is_service() {
+        return Ok(member);
+    }
+    Err(Status::permission_denied(format!(
+        "{} is not the identity of a workload or gateway",
+        member.id
+    )))
+}
+
+/// As [`proxy_of`], or a host that asks for its proxies.
+pub(crate) fn proxy_or_host_of<T>(request: &Request<T>, what: &str) -> Result<Member, Status> {
     let Peer::Mesh(member) = from_request(request)? else {
         return Err(Status::unauthenticated(format!(
             "{what} needs mutual TLS with the workload's certificate"
         )));
     };
     member.check_validity()?;
-    if !member.is_service() {
+    if !member.is_service() && member.node().is_none() {
         return Err(Status::permission_denied(format!(
-            "{} is not the identity of a workload or gateway",
+            "{} is not the identity of a workload, gateway or host",
             member.id
         )));
     }

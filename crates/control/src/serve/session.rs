@@ -9,6 +9,12 @@
 //!
 //! Beside the names that a proxy has subscribed to, it may receive services unasked, because its
 //! application is likely to need them. When one of these is deleted, the proxy forgets it.
+//!
+//! A proxy of a joined host may get its services of the host (`services`).
+
+mod services;
+
+pub(crate) use services::is_service;
 
 use crate::index::{EncodedResource, Patched};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -33,6 +39,8 @@ const FORMS: [&str; 5] = ["service/", "address/", "inbound/", "gateway/", "host/
 enum KnownVersion {
     Nothing,
     Absent,
+    /// It has the rest of its host.
+    Name,
     Version(u64),
 }
 
@@ -63,6 +71,7 @@ pub(crate) enum AckResult {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
     BadName(String),
+    NoService(String),
     TooMany,
     NotYours(String),
 }
@@ -88,6 +97,8 @@ pub(crate) struct Session {
     report_seconds: u32,
     /// The proxy takes patches.
     takes_patches: bool,
+    /// The proxy is told by its host what services are.
+    services_by_host: bool,
 }
 
 impl Session {
@@ -108,6 +119,7 @@ impl Session {
             nonce: 0,
             report_seconds: 0,
             takes_patches: false,
+            services_by_host: false,
         }
     }
 
@@ -153,6 +165,9 @@ impl Session {
         let mut new = Vec::new();
         for name in names {
             check_name(&name)?;
+            if self.identity.node().is_some() && !is_service(&name) {
+                return Err(Violation::NoService(name));
+            }
             if let Some(owner) = lookup(&name).and_then(|e| e.owner)
                 && owner != self.identity
             {
@@ -296,7 +311,8 @@ impl Session {
             None => return None,
         };
         let more = !(self.pending.is_empty() && self.alone.is_empty());
-        self.announced = self.anticipates && more;
+        // A host tells its proxies when it has heard of all.
+        self.announced = (self.anticipates || self.identity.node().is_some()) && more;
         update.more = self.announced;
         Some(self.send(update, names))
     }
@@ -357,6 +373,9 @@ impl Session {
         update: &mut v1::ConfigUpdate,
         names: &mut Vec<Arc<str>>,
     ) -> usize {
+        if self.services_by_host && is_service(&name) {
+            return self.add_name(name, lookup, update, names);
+        }
         let Some(Told { held, asked }) = self.told.get_mut(&name) else {
             return 0;
         };
@@ -381,6 +400,7 @@ impl Session {
                     body,
                     labels,
                     patch: patch.map(|p| p.patch.clone()),
+                    by_host: false,
                 });
                 bytes
             }
@@ -401,7 +421,7 @@ impl Session {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Violation> {
+pub(crate) fn check_name(name: &str) -> Result<(), Violation> {
     let rest = FORMS.iter().find_map(|form| name.strip_prefix(form));
     let good = matches!(name, "mesh" | "catalog" | "egress") || rest.is_some_and(|r| !r.is_empty());
     if good && name.len() <= MAX_NAME_BYTES {

@@ -6,11 +6,11 @@ use crate::two_hosts::{ROUND, TwoHosts};
 use rustix::process::Signal;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tests_local::{Crossed, eventually, is_root, note_wait, pause, signal};
+use tests_local::{Crossed, eventually, free_port, is_root, note_wait, pause, signal};
 
 /// An idle host may send and get 0.2 kbit/s.
 const IDLE_BYTES_A_SECOND: u64 = 25;
-/// A change of an endpoint that one sidecar of a host is interested in.
+/// A change of an endpoint that sidecars of a host are interested in.
 const CHANGE_BYTES: u64 = 300;
 /// Tries of which the middle one is held to that. A question whether the other end is there, every 20 s from each end,
 /// falls into two of them at most.
@@ -46,9 +46,19 @@ fn joining_takes_seconds_over_a_slow_line_that_loses_packets() {
     assert!(joins.iter().any(|took| *took <= JOINED), "{joins:?}");
 }
 
+/// The edge with three workloads that call ratings.
+fn three_callers(edge: String) -> String {
+    let port = edge.split("targetPort: ").nth(1).unwrap();
+    let port = port.lines().next().unwrap();
+    let copy = |name: &str| {
+        let copy = edge.replace("name: reviews\n", &format!("name: {name}\n"));
+        copy.replace(port, &free_port().to_string())
+    };
+    [copy("reviews-2"), copy("reviews-3"), edge].join("\n---\n")
+}
+
 /// A joined host, when reports of what was just counted and looks for what changed have come to an end.
-fn quiet() -> (TwoHosts, Child) {
-    let hosts = TwoHosts::start();
+fn quiet(hosts: TwoHosts) -> (TwoHosts, Child) {
     let joined = hosts.join().spawn().unwrap();
     hosts.await_answer(ROUND);
     eventually("the line is quiet", || {
@@ -60,7 +70,7 @@ fn quiet() -> (TwoHosts, Child) {
 }
 
 fn assert_idle_costs_little(seconds: u64) {
-    let (hosts, mut joined) = quiet();
+    let (hosts, mut joined) = quiet(TwoHosts::start());
     let before = hosts.yard.crossed();
     pause("the host is idle", Duration::from_secs(seconds));
     let idle = hosts.yard.crossed() - before;
@@ -131,9 +141,9 @@ fn a_change_elsewhere_costs_few_bytes() {
     if !is_root() {
         return;
     }
-    let (hosts, mut joined) = quiet();
-    // The sidecar of reviews calls ratings. Where it takes longer than 40 ms for its answer, as on a busy machine it may,
-    // the kernel acknowledges by itself: so this test runs alone.
+    let (hosts, mut joined) = quiet(TwoHosts::start_with(three_callers));
+    // The host is told once for its three sidecars. Where it takes longer than 40 ms for its answer, as on a busy machine it
+    // may, the kernel acknowledges by itself: so this test runs alone.
     assert_middle("two changes of an endpoint", 2 * CHANGE_BYTES, || {
         two_changes(&hosts, "ratings")
     });

@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tulle_model::identity::TrustDomain;
 use tulle_net::socket::KeepAlive;
-use tulle_proxy::control::dial::{self, Stream};
+use tulle_proxy::control::dial::{self, Answering, Stream};
 use tulle_tls::controller::{Anchor, client_config};
 
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -71,7 +71,8 @@ impl Controller {
             let tcp = TcpStream::connect(self.address).await?;
             tcp.set_nodelay(true)?;
             KeepAlive::HOST.apply(&tcp)?;
-            connector.connect(name, tcp).await
+            // The supervisor answers changes that its sidecars are to hear of.
+            connector.connect(name, Answering::new(tcp, true)).await
         };
         let mut tls = timeout(HANDSHAKE_TIME, connecting).await??;
         let (near, mut far) = duplex(BUFFER);

@@ -22,6 +22,7 @@ use refusal::{Refused, advise, over};
 use signing::sign;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use tonic::transport::Channel;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 use tulle_tls::enrol::Enrolled;
 
@@ -57,7 +58,7 @@ pub(crate) struct Node {
     own: OwnFiles,
     entrance: Entrance,
     /// One connection for all: each costs a handshake and questions whether it is still there.
-    objects: Objects,
+    channel: Channel,
 }
 
 impl Node {
@@ -167,7 +168,7 @@ impl Node {
             present,
             own,
             entrance,
-            objects: objects_over(channel),
+            channel,
         }))
     }
 
@@ -193,7 +194,12 @@ impl Node {
 
     /// The objects service over mutual TLS, always with the present certificate.
     pub(crate) fn objects(&self) -> Objects {
-        self.objects.clone()
+        objects_over(self.channel())
+    }
+
+    /// The connection to the controller, likewise.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 }
 

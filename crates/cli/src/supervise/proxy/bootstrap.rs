@@ -30,6 +30,7 @@ impl Maker {
                 snapshot: Some(self.snapshot()),
                 identity_cache: Some(PathBuf::from("/proc/self/fd/0")),
                 host_authority: None,
+                host_services: None,
                 // A joined host may be far from its controller. The agent of Envoy takes no signals.
                 sparing: !self.context.node.is_empty() && self.context.envoy.is_none(),
             }),

@@ -4,7 +4,11 @@ use super::Maker;
 use super::files::write_for;
 use crate::failure::{Failure, OrFail, Result};
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::UnixStream;
+use tulle_model::bootstrap::Bootstrap;
 use tulle_model::to_yaml;
 use tulle_redirect::{Cgroup, LaunchSpec, ProcessLimits};
 
@@ -15,10 +19,12 @@ impl Maker {
             self.enrol(&token).await?;
         }
         let mut bootstrap = self.bootstrap(token)?;
-        let passed = match &self.description.passes_listeners {
+        let own = match &self.description.passes_listeners {
             Some(listening) => Some(listening.renew(&mut bootstrap)?),
             None => self.certified_by_host(&mut bootstrap)?,
         };
+        let services = self.told_by_host(&mut bootstrap)?;
+        let passed = own.into_iter().chain(services).collect();
         let file = self.directory.join("bootstrap.yaml");
         let text = to_yaml(&bootstrap).or_fail(|| {
             format!(
@@ -60,6 +66,23 @@ impl Maker {
             .current_dir(&self.directory)
             .stdin(std::process::Stdio::from(memory));
         Ok(command)
+    }
+
+    /// Gives a proxy of a joined host a socket over which this supervisor tells it of services.
+    fn told_by_host(&self, bootstrap: &mut Bootstrap) -> Result<Option<OwnedFd>> {
+        // The agent of an Envoy asks the controller.
+        let (Some(services), None) = (&self.context.host_services, &self.context.envoy) else {
+            return Ok(None);
+        };
+        let what = || "cannot make the socket over which a proxy is told of services".to_owned();
+        let (ours, theirs) = UnixStream::pair().or_fail(what)?;
+        let theirs = OwnedFd::from(theirs.into_std().or_fail(what)?);
+        if let Some(control) = &mut bootstrap.control {
+            control.host_services = Some(u16::try_from(theirs.as_raw_fd()).or_fail(what)?);
+        }
+        // It ends with the process that has the other end.
+        tokio::spawn(Arc::clone(services).serve(bootstrap.identity.clone(), ours));
+        Ok(Some(theirs))
     }
 
     /// Where the next process of a sidecar takes its listeners over. A gateway's come from the supervisor, and the agent of an Envoy has

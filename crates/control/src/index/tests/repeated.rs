@@ -1,5 +1,5 @@
-//! What rules repeat has a bound: sources of Plugins, keys of tokens and policies are long, and a rule names them in a few
-//! bytes.
+//! Rules repeat what they name, up to a bound: sources of Plugins, keys of tokens and policies are long, and their names are
+//! short.
 
 use super::bounds::{a_service, object_of, of_shop};
 use super::lengths::shop;

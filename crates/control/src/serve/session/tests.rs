@@ -274,6 +274,88 @@ fn what_a_proxy_is_told_unasked_is_forgotten_unless_it_asks() {
     assert_eq!(session.subscription_count(), 2);
 }
 
+fn whole(update: &v1::ConfigUpdate) -> Vec<(&str, bool)> {
+    let sent = update.resources.iter();
+    sent.map(|r| (r.name.as_str(), !r.by_host)).collect()
+}
+
+#[test]
+fn a_proxy_with_services_of_its_host_is_told_names_once_and_all_again_when_the_host_is_away() {
+    let mut mesh = Mesh(BTreeMap::from([
+        ("mesh", (1, None)),
+        ("service/a", (1, None)),
+        ("service/b", (1, None)),
+    ]));
+    let mut session = Session::new(id("x"));
+    session.services_from_host();
+    subscribe(&mut session, &mesh, &["mesh", "service/a", "service/c"]).unwrap();
+    session.anticipate(["service/a", "service/b"].map(Arc::from).to_vec());
+    // Its host tells of those that it has asked for, also that they do not exist.
+    let update = session.next(mesh.lookup()).unwrap();
+    assert_eq!(whole(&update), [("mesh", true), ("service/b", false)]);
+    assert!(update.removed.is_empty());
+    session.acknowledged(ack(1, ""));
+    for name in ["service/a", "service/b"] {
+        mesh.0.insert(name, (2, None));
+        session.changed([Arc::from(name)]);
+        assert!(session.next(mesh.lookup()).is_none());
+    }
+    // The host is away: this proxy has the new one of one of them.
+    let known = BTreeMap::from([("service/a".to_owned(), 2), ("service/b".to_owned(), 1)]);
+    session.services_from_here(&known);
+    let update = session.next(mesh.lookup()).unwrap();
+    assert_eq!(whole(&update), [("service/b", true)]);
+    assert_eq!(update.removed, ["service/c"]);
+    session.acknowledged(ack(2, ""));
+    // It is back.
+    session.services_from_host();
+    mesh.0.insert("service/a", (3, None));
+    mesh.0.remove("service/b");
+    session.changed(["service/a", "service/b"].map(Arc::from));
+    let update = session.next(mesh.lookup()).unwrap();
+    assert_eq!(whole(&update), []);
+    assert_eq!(update.forgotten, ["service/b"]);
+}
+
+/// A proxy says what it holds before it reads what is on its way to it.
+#[test]
+fn what_is_in_flight_when_the_host_is_away_is_sent_again() {
+    let mut mesh = Mesh(BTreeMap::from([("service/a", (6, None))]));
+    let mut session = Session::new(id("x"));
+    subscribe(&mut session, &mesh, &["service/a"]).unwrap();
+    assert_eq!(names(&session.next(mesh.lookup()).unwrap()), ["service/a"]);
+    session.services_from_host();
+    mesh.0.insert("service/a", (7, None));
+    session.changed([Arc::from("service/a")]);
+    let known = BTreeMap::from([("service/a".to_owned(), 7)]);
+    session.services_from_here(&known);
+    session.acknowledged(ack(1, ""));
+    let update = session.next(mesh.lookup()).unwrap();
+    assert_eq!(update.resources[0].version, 7);
+    session.acknowledged(ack(2, ""));
+    // Said again it changes nothing.
+    session.services_from_here(&BTreeMap::new());
+    assert!(session.next(mesh.lookup()).is_none());
+}
+
+#[test]
+fn a_host_may_subscribe_to_services_alone() {
+    let mesh = Mesh(BTreeMap::from([("service/a", (1, None))]));
+    let host = SpiffeId::parse("spiffe://t/node/edge").unwrap();
+    let mut session = Session::new(host);
+    subscribe(&mut session, &mesh, &["service/a"]).unwrap();
+    for name in [
+        "mesh",
+        "egress",
+        "inbound/a",
+        "gateway/a",
+        "address/10.0.0.1",
+    ] {
+        let refused = subscribe(&mut session, &mesh, &[name]);
+        assert_eq!(refused, Err(Violation::NoService(name.into())));
+    }
+}
+
 #[test]
 fn the_last_update_of_many_says_so_also_when_nothing_is_left_to_say() {
     let big = |_: &str| Some(resource(Bytes::from(vec![0; 1024 * 1024])));

@@ -7,13 +7,15 @@
 //!
 //! A session needs a `certificate` and a connection (`connect`). `subscriptions` says what the controller is to send,
 //! `updates` takes that and what it sends in advance, and tells the client's owner (`sink`), and `trust` takes new
-//! roots. While no controller answers, `host_renewal` keeps the certificate valid on a joined host.
+//! roots. On a joined host `host_services` has services of the host's supervisor, and while no controller answers
+//! `host_renewal` keeps the certificate valid.
 
 mod certificate;
 mod connect;
 mod error;
 mod files;
 mod host_renewal;
+mod host_services;
 mod renewal;
 mod sink;
 mod snapshot_file;
@@ -27,9 +29,11 @@ use crate::control::host::HostSocket;
 use crate::control::random::fraction;
 use error::ControlError;
 use files::cached_identity;
+use host_services::HostServices;
 use renewal::{Renewal, soon};
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use subscriptions::{anticipation, first_names};
@@ -116,10 +120,20 @@ pub struct ControlClient<S: Sink> {
     host: Option<HostSocket>,
     /// Why it did not when it was asked last; empty: it did.
     host_told: String,
+    /// Where that supervisor tells of services.
+    services: Option<HostServices>,
     /// When the snapshot file was written last.
     saved: Option<Instant>,
     /// When it is to be written next; `None`: it holds what is in force.
     save_due: Option<Instant>,
+}
+
+/// A socket of the supervisor of this host, or a warning that there is none.
+fn usable<T>(socket: io::Result<T>) -> Option<T> {
+    if let Err(error) = &socket {
+        tracing::warn!(%error, "a socket of this host's supervisor is not usable");
+    }
+    socket.ok()
 }
 
 /// The next start finds the configuration that was in force last.
@@ -144,16 +158,11 @@ impl<S: Sink> ControlClient<S> {
         let anticipates = publisher.anticipates().then(|| anticipation(bootstrap));
         let anticipates = anticipates.flatten();
         let host = control.host_authority.map(HostSocket::inherited);
-        let host = host.and_then(|socket| match socket {
-            Ok(socket) => Some(socket),
-            Err(error) => {
-                tracing::warn!(%error, "the socket of this host's supervisor is not usable");
-                None
-            }
-        });
+        let services = control.host_services.map(HostServices::inherited);
         let mut client = Self {
-            host,
+            host: host.and_then(usable),
             host_told: String::new(),
+            services: services.and_then(usable),
             unanswered: Some(names.clone()),
             names,
             unused: BTreeSet::new(),
@@ -263,6 +272,7 @@ impl<S: Sink> ControlClient<S> {
             self.adopt(signed);
         }
         let channel = self.connect()?.await?;
+        self.take_what_was_said().await;
         let (requests, stream) = mpsc::channel(16);
         let known =
             self.held.iter().map(
@@ -282,6 +292,7 @@ impl<S: Sink> ControlClient<S> {
             }),
             instance: self.instance.clone(),
             takes_patches: true,
+            services_from: self.services_from().into(),
             ..Default::default()
         };
         self.more = false;
@@ -314,6 +325,7 @@ impl<S: Sink> ControlClient<S> {
                     {
                         renewal = Renewal::after(wait);
                     }
+                    self.leave_services_to_host(&mut update);
                     let mut ack = self.apply(update);
                     let mut trusts = None;
                     if let Some(trust) = trust {
@@ -334,7 +346,18 @@ impl<S: Sink> ControlClient<S> {
                     self.release();
                     self.settle();
                 }
-                () = task::wait_until(self.waits_since.map(|since| since + REFERENCES)) => self.wait_no_longer(),
+                said = host_services::next(&mut self.services) => {
+                    if let Some(request) = self.host_says(said) {
+                        requests.send(request).await.map_err(|_| ControlError::Ended)?;
+                    }
+                    self.subscribe_backends(&requests).await?;
+                    self.release();
+                    self.settle();
+                }
+                () = task::wait_until(self.waits_since.map(|since| since + REFERENCES)) => {
+                    self.wait_no_longer();
+                    self.settle();
+                }
                 () = task::wait_until(self.leaving.as_ref().map(|(_, when)| *when)) => self.leave(),
                 () = task::wait_until(self.save_due) => self.save_what_is_due(),
                 () = nudges.notified() => {
@@ -353,6 +376,12 @@ impl<S: Sink> ControlClient<S> {
                     let request = v1::SubscribeRequest { trusts, ..Default::default() };
                     requests.send(request).await.map_err(|_| ControlError::Ended)?;
                 }
+            }
+            if let Some(request) = self.tell_host().await {
+                requests
+                    .send(request)
+                    .await
+                    .map_err(|_| ControlError::Ended)?;
             }
         }
     }

@@ -150,6 +150,7 @@ mod tests {
             snapshot: Some(path.clone()),
             identity_cache: None,
             host_authority: None,
+            host_services: None,
             sparing: false,
         };
         let publisher = Publisher::new(bootstrap.identity.clone());

@@ -94,6 +94,7 @@ impl<S: Sink> ControlClient<S> {
         if new.is_empty() {
             return Ok(());
         }
+        self.want_of_host(&new);
         let request = v1::SubscribeRequest {
             subscribe: new,
             ..Default::default()

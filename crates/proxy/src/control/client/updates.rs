@@ -18,6 +18,12 @@ impl<S: Sink> ControlClient<S> {
         let answered = update.resources.iter().map(|r| &r.name);
         for name in answered.chain(&update.removed) {
             self.awaited.remove(name);
+            // What nobody has asked for, and is not wanted now, keeps no proxy from being ready.
+            if let Some(unanswered) = &mut self.unanswered
+                && self.unused.contains(name)
+            {
+                unanswered.remove(name);
+            }
         }
         self.more = update.more;
         self.forget(update.forgotten);
@@ -72,7 +78,7 @@ impl<S: Sink> ControlClient<S> {
         v1::Ack {
             nonce: update.nonce,
             error: errors.join("; "),
-            faults: self.publisher.faults(),
+            faults: self.all_faults(),
         }
     }
 
@@ -106,7 +112,12 @@ impl<S: Sink> ControlClient<S> {
         for name in &forgotten {
             self.names.remove(name);
             self.held.remove(name);
+            self.awaited.remove(name);
+            if let Some(unanswered) = &mut self.unanswered {
+                unanswered.remove(name);
+            }
         }
+        self.want_no_longer_of_host(&forgotten);
         self.publisher.forget(&forgotten);
         self.publisher.set_unused(&self.unused);
         self.waits_since.get_or_insert_with(Instant::now);
@@ -165,6 +176,10 @@ impl<S: Sink> ControlClient<S> {
             tracing::warn!(?services, "the controller has not sent these services");
         }
         self.awaited.clear();
+        if let Some(unanswered) = &mut self.unanswered {
+            // Nobody has asked for these.
+            unanswered.retain(|name| !self.unused.contains(name));
+        }
         self.more = false;
         self.release();
     }

@@ -1,0 +1,280 @@
+use super::*;
+use prost::Message;
+use tokio::net::UnixStream;
+use tulle_api::v1::host_services::Say;
+use tulle_model::identity::SpiffeId;
+use tulle_net::messages::{self, Incoming, Outgoing};
+
+/// The end of a proxy.
+struct Proxy {
+    incoming: Incoming,
+    outgoing: Outgoing,
+}
+
+impl Proxy {
+    fn attach(services: &Arc<HostServices>, name: &str) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let id = SpiffeId::parse(&format!("spiffe://t/svc/{name}")).unwrap();
+        tokio::spawn(services.clone().serve(id, ours));
+        let (incoming, outgoing) = messages::over(theirs, 1 << 20);
+        Self { incoming, outgoing }
+    }
+
+    /// The next message, but that the host is alive.
+    async fn next(&mut self) -> Option<Say> {
+        loop {
+            let message = self.incoming.next().await.unwrap()?;
+            let say = v1::HostServices::decode(message).unwrap().say;
+            if say != Some(Say::Alive(true)) {
+                return say;
+            }
+        }
+    }
+
+    async fn connected(&mut self) -> bool {
+        match self.next().await {
+            Some(Say::Connected(is)) => is,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Names with versions, and names that do not exist, of the next update, which it takes.
+    async fn update(&mut self) -> (Vec<(String, u64)>, Vec<String>) {
+        let Some(Say::Update(update)) = self.next().await else {
+            panic!("no update");
+        };
+        let nonce = update.nonce;
+        self.say(v1::SubscribeRequest {
+            ack: Some(v1::Ack {
+                nonce,
+                ..Default::default()
+            }),
+            ..Default::default()
+        })
+        .await;
+        let resources = update.resources.into_iter();
+        (
+            resources.map(|r| (r.name, r.version)).collect(),
+            update.removed,
+        )
+    }
+
+    async fn say(&mut self, request: v1::SubscribeRequest) {
+        self.outgoing.send(request.encode_to_vec()).await.unwrap();
+    }
+
+    async fn subscribe(&mut self, names: &[&str], known: &[(&str, u64)]) {
+        let known = known.iter().map(|(name, v)| ((*name).to_owned(), *v));
+        self.say(v1::SubscribeRequest {
+            subscribe: names.iter().map(ToString::to_string).collect(),
+            known: known.collect(),
+            ..Default::default()
+        })
+        .await;
+    }
+}
+
+/// Services in one update of the controller.
+fn told(services: &[(&str, &str)], removed: &[&str]) -> v1::ConfigUpdate {
+    let resource = |(name, body): &(&str, &str)| v1::Resource {
+        name: (*name).to_owned(),
+        version: tulle_api::version(body.as_bytes(), b""),
+        body: body.as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    v1::ConfigUpdate {
+        resources: services.iter().map(resource).collect(),
+        removed: removed.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    }
+}
+
+fn version(body: &str) -> u64 {
+    tulle_api::version(body.as_bytes(), b"")
+}
+
+fn one(name: &str, body: &str) -> (Vec<(String, u64)>, Vec<String>) {
+    (vec![(name.to_owned(), version(body))], Vec::new())
+}
+
+/// The next request to the controller: names that are wanted, and those that are not any longer.
+async fn asked(services: &HostServices) -> (Vec<String>, Vec<String>) {
+    loop {
+        services.changed.notified().await;
+        if let Some(request) = services.next_request() {
+            return (request.subscribe, request.unsubscribe);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_two_proxies_want_is_asked_for_once_and_told_to_both() {
+    let services = Arc::new(HostServices::default());
+    let (mut a, mut b) = (Proxy::attach(&services, "a"), Proxy::attach(&services, "b"));
+    assert!(!a.connected().await && !b.connected().await);
+    services.session.send_replace(1);
+    assert!(a.connected().await && b.connected().await);
+    a.subscribe(&["service/x"], &[]).await;
+    assert_eq!(asked(&services).await, (vec!["service/x".into()], vec![]));
+    assert_eq!(services.take(told(&[("service/x", "1")], &[])).error, "");
+    assert_eq!(a.update().await, one("service/x", "1"));
+    // The second is told at once, and no more if it has that version.
+    b.subscribe(&["service/x", "service/y"], &[("service/x", version("1"))])
+        .await;
+    assert_eq!(asked(&services).await, (vec!["service/y".into()], vec![]));
+    // Nobody is told that a service does not exist before the controller has said so.
+    services.take(told(&[("service/x", "2")], &[]));
+    assert_eq!(a.update().await, one("service/x", "2"));
+    assert_eq!(b.update().await, one("service/x", "2"));
+    services.take(told(&[], &["service/y"]));
+    assert_eq!(b.update().await, (vec![], vec!["service/y".into()]));
+    // It is wanted until the last one has gone.
+    drop(a);
+    b.say(v1::SubscribeRequest {
+        unsubscribe: vec!["service/y".into()],
+        ..Default::default()
+    })
+    .await;
+    assert_eq!(asked(&services).await, (vec![], vec!["service/y".into()]));
+    drop(b);
+    assert_eq!(asked(&services).await, (vec![], vec!["service/x".into()]));
+    assert!(services.wanted().names.is_empty());
+}
+
+#[tokio::test]
+async fn a_change_comes_as_a_patch_of_what_the_host_holds() {
+    let services = Arc::new(HostServices::default());
+    let mut proxy = Proxy::attach(&services, "a");
+    assert!(!proxy.connected().await);
+    proxy.subscribe(&["service/x"], &[]).await;
+    asked(&services).await;
+    let whole = |text: &str| {
+        format!(
+            "{{\"name\":\"x\",\"endpoints\":[{}{text}]}}",
+            "1,".repeat(80)
+        )
+    };
+    let (old, new) = (whole("7"), whole("8"));
+    services.take(told(&[("service/x", &old)], &[]));
+    assert_eq!(proxy.update().await, one("service/x", &old));
+    let encoded = |text: &str| tulle_api::Encoded {
+        body: text.as_bytes().to_vec().into(),
+        labels: Bytes::new(),
+    };
+    let patch = tulle_api::patch(&encoded(&old), &encoded(&new), version(&new));
+    let update = v1::ConfigUpdate {
+        resources: vec![v1::Resource {
+            name: "service/x".into(),
+            patch,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    assert_eq!(services.take(update.clone()).error, "");
+    assert_eq!(proxy.update().await, one("service/x", &new));
+    // It does not fit another version.
+    let other = new.replace("1,", "2,");
+    services.take(told(&[("service/x", &other)], &[]));
+    let refused = services.take(update).error;
+    assert!(refused.contains("service/x"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_new_session_begins_with_what_is_held_and_each_proxy_says_anew_what_it_wants() {
+    let services = Arc::new(HostServices::default());
+    services.session.send_replace(1);
+    let mut proxy = Proxy::attach(&services, "a");
+    assert!(proxy.connected().await);
+    proxy.subscribe(&["service/x", "service/y"], &[]).await;
+    asked(&services).await;
+    services.take(told(&[("service/x", "1")], &["service/y"]));
+    let (told_it, gone) = proxy.update().await;
+    assert_eq!(told_it, one("service/x", "1").0);
+    assert_eq!(gone, ["service/y"]);
+    // The controller is away, and the proxy has another one of the two from it meanwhile.
+    services.session.send_replace(0);
+    assert!(!proxy.connected().await);
+    let first = services.first_request();
+    assert_eq!(first.subscribe, ["service/x", "service/y"]);
+    let known: Vec<(String, u64)> = first.known.into_iter().collect();
+    assert_eq!(known, one("service/x", "1").0);
+    services.session.send_replace(2);
+    assert!(proxy.connected().await);
+    proxy
+        .say(v1::SubscribeRequest {
+            subscribe: vec!["service/x".into()],
+            known: [("service/x".to_owned(), version("0"))].into(),
+            anew: true,
+            ..Default::default()
+        })
+        .await;
+    assert_eq!(proxy.update().await, one("service/x", "1"));
+    // What it does not want any more is given up, and the other one is not asked for again.
+    assert_eq!(asked(&services).await, (vec![], vec!["service/y".into()]));
+    services.take(told(&[("service/x", "2")], &[]));
+    assert_eq!(proxy.update().await, one("service/x", "2"));
+}
+
+#[tokio::test]
+async fn a_proxy_hears_that_the_host_is_alive() {
+    let services = Arc::new(HostServices::default());
+    let mut proxy = Proxy::attach(&services, "a");
+    loop {
+        let message = proxy.incoming.next().await.unwrap().unwrap();
+        let say = v1::HostServices::decode(message).unwrap().say;
+        if say == Some(Say::Alive(true)) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_is_given_up_and_wanted_again_at_once_is_asked_for_anew() {
+    let services = HostServices::default();
+    let name: [Arc<str>; 1] = ["service/x".into()];
+    assert!(services.want(&name));
+    assert!(services.next_request().is_some());
+    services.take(told(&[("service/x", "1")], &[]));
+    services.want_no_longer(&name);
+    assert!(services.want(&name));
+    // Nothing is held of it, and the controller would not send again what it has sent.
+    let request = services.next_request().unwrap();
+    assert_eq!(request.unsubscribe, ["service/x"]);
+    assert_eq!(request.subscribe, ["service/x"]);
+    assert!(services.get("service/x").unwrap().awaits_keys);
+    assert_eq!(services.next_request(), None);
+}
+
+#[tokio::test]
+async fn a_proxy_that_asks_for_something_else_is_left_to_the_controller() {
+    let services = Arc::new(HostServices::default());
+    let long = format!("service/{}", "x".repeat(300));
+    for name in ["inbound/b", "mesh", "service/", &long] {
+        let mut proxy = Proxy::attach(&services, "a");
+        assert!(!proxy.connected().await);
+        proxy.subscribe(&["service/x", name], &[]).await;
+        assert_eq!(proxy.next().await, None, "{name}");
+    }
+    let mut proxy = Proxy::attach(&services, "a");
+    assert!(!proxy.connected().await);
+    proxy.outgoing.send(vec![0xff]).await.unwrap();
+    assert_eq!(proxy.next().await, None);
+    // Nor may it have all the room.
+    let many: Vec<String> = (0..20)
+        .map(|i| format!("service/{i}{}", "x".repeat(250)))
+        .collect();
+    let mut proxy = Proxy::attach(&services, "a");
+    assert!(!proxy.connected().await);
+    for i in 0..60 {
+        let names: Vec<String> = many.iter().map(|name| format!("{name}{i}")).collect();
+        let request = v1::SubscribeRequest {
+            subscribe: names,
+            ..Default::default()
+        };
+        // It may have hung up before all is said.
+        let _ = proxy.outgoing.send(request.encode_to_vec()).await;
+    }
+    while let Ok(Some(_)) = proxy.incoming.next().await {}
+    assert!(services.wanted().names.is_empty());
+    assert!(services.hub.streams().is_empty());
+}

@@ -1,0 +1,87 @@
+//! Messages over a Unix socket, each with its length before it, in four bytes (big-endian).
+
+use futures_util::SinkExt;
+use std::io;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_stream::StreamExt;
+use tokio_util::bytes::{Bytes, BytesMut};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+
+/// The incoming messages.
+#[derive(Debug)]
+pub struct Incoming(FramedRead<OwnedReadHalf, LengthDelimitedCodec>);
+
+/// The way out for messages.
+#[derive(Debug)]
+pub struct Outgoing(FramedWrite<OwnedWriteHalf, LengthDelimitedCodec>);
+
+/// Sends messages over a socket, and receives such of up to `longest` bytes.
+pub fn over(socket: UnixStream, longest: usize) -> (Incoming, Outgoing) {
+    let (read, write) = socket.into_split();
+    let codec = |most| {
+        LengthDelimitedCodec::builder()
+            .max_frame_length(most)
+            .new_codec()
+    };
+    let incoming = FramedRead::new(read, codec(longest));
+    // The other end says what it takes.
+    let outgoing = FramedWrite::new(write, codec(u32::MAX as usize));
+    (Incoming(incoming), Outgoing(outgoing))
+}
+
+impl Incoming {
+    /// Waits for the next message; `None`: the other end is gone. Nothing is lost when the wait is given up.
+    ///
+    /// # Errors
+    /// The socket fails, or the message is too long: nothing more can be read.
+    pub async fn next(&mut self) -> io::Result<Option<BytesMut>> {
+        self.0.next().await.transpose()
+    }
+}
+
+impl Outgoing {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub async fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
+        self.0.send(Bytes::from(message)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_several_pieces_is_one_and_one_that_is_too_long_ends_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let (mut incoming, _open) = over(near, 1 << 20);
+            let (_open, mut outgoing) = over(far, 0);
+            // More than the kernel takes at once.
+            let long = vec![7; 1 << 20];
+            let sent = long.clone();
+            let sending = async {
+                for message in [vec![1], sent, Vec::new()] {
+                    outgoing.send(message).await.unwrap();
+                }
+                outgoing.send(vec![0; (1 << 20) + 1]).await
+            };
+            let receiving = async {
+                for expected in [&[1][..], &long, &[]] {
+                    assert_eq!(incoming.next().await.unwrap().unwrap(), expected);
+                }
+                incoming.next().await.unwrap_err()
+            };
+            tokio::select! {
+                sent = sending => panic!("{sent:?}: nobody reads so much"),
+                refused = receiving => assert_eq!(refused.kind(), io::ErrorKind::InvalidData),
+            }
+        });
+    }
+}
