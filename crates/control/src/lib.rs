@@ -32,7 +32,7 @@ mod state;
 pub mod store;
 pub mod tokens;
 
-pub use objects::{name_in_place, read as read_object, restricts_callers};
+pub use objects::{name_in_place, read as read_object, restricts_callers, target_in_place};
 pub use serve::CertificatePace;
 pub use state::{ConsoleDoor, HOST_AWAY};
 

@@ -1,7 +1,7 @@
 //! Manifests as the store and the API carry them: JSON of one object.
 
 use serde_json::Value;
-use tulle_model::manifest::Object;
+use tulle_model::manifest::{Object, TargetRef};
 
 /// Longest manifest kept, as it is given and as it is kept.
 const MAX_JSON_BYTES: usize = 256 * 1024;
@@ -36,10 +36,22 @@ pub fn read(json: &str) -> Result<Object, String> {
 /// Whether an object of this kind and spec that cannot be read would have restricted who may call.
 pub fn restricts_callers(kind: &str, spec: &Value) -> bool {
     match kind {
-        "AuthorizationPolicy" | "Authentication" => true,
+        // One that only counts and logs restricts nobody.
+        "AuthorizationPolicy" => spec["mode"] != "Audit",
+        "Authentication" => true,
         "Plugin" => spec["failurePolicy"] != "Open",
         _ => false,
     }
+}
+
+/// Reads a target of an object that cannot be read, so that something denies there in its place. Without what limits it to a
+/// part, where that is what cannot be read: then it is the whole object that it names. `None`: nobody knows what it is.
+pub fn target_in_place(given: &Value) -> Option<TargetRef> {
+    TargetRef::read(given).or_else(|| {
+        let mut whole = given.as_object()?.clone();
+        whole.retain(|field, _| matches!(field.as_str(), "group" | "kind" | "name"));
+        TargetRef::read(&Value::Object(whole))
+    })
 }
 
 /// The name of the AuthorizationPolicy that denies everybody in the place of an object. No other policy can have the name

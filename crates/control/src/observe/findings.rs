@@ -3,6 +3,7 @@
 use super::Observer;
 use super::guide;
 use super::pages::{AboutObject, FindingRow};
+use crate::index::ObjectProblem;
 use crate::reports::now;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -74,16 +75,24 @@ impl Observer {
                 }
             }
         });
+        // In a cluster nothing is stored.
+        let unread = self.state.unread().into_iter();
+        found.extend(unread.map(|problem| told(problem, Severity::Error)));
         found.extend(validate_set(objects.iter()));
-        let problems = problems.into_iter().map(|problem| Problem {
-            code: "".into(),
-            severity: Severity::Warning,
-            object: problem.object,
-            field: String::new(),
-            message: problem.text,
-        });
-        found.extend(problems);
+        let problems = problems.into_iter();
+        found.extend(problems.map(|problem| told(problem, Severity::Warning)));
         found.into_iter().map(|p| finding(p, in_cluster)).collect()
+    }
+}
+
+/// A problem that has no code.
+fn told(problem: ObjectProblem, severity: Severity) -> Problem {
+    Problem {
+        code: "".into(),
+        severity,
+        object: problem.object,
+        field: String::new(),
+        message: problem.text,
     }
 }
 
@@ -123,5 +132,72 @@ fn whole_name(object: &AboutObject) -> String {
     match &object.namespace {
         Some(namespace) => format!("{}.{namespace}", object.name),
         None => object.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ca::Authority;
+    use crate::state::{Actor, MeshState};
+    use crate::store::{Memory, Store, Write};
+    use serde_json::json;
+
+    /// Findings about stored objects that cannot be read, with the objects that they lead to.
+    fn unread(observer: &Observer) -> Vec<(Option<String>, String)> {
+        let all = observer.findings().into_iter();
+        let unread = all.filter(|f| f.message.contains("this version cannot read it"));
+        let shown = unread.map(|finding| {
+            assert_eq!(finding.severity, "error");
+            let object = finding.object.map(|o| format!("{}/{}", o.kind, o.name));
+            (object, finding.message)
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn what_denies_in_the_place_of_an_unread_object_is_refused_with_the_reason() {
+        let kinds = ["Authentication", "AuthorizationPolicy", "RateLimit"];
+        let writes = kinds.map(|kind| {
+            let left = json!({
+                "apiVersion": "tulle.dev/v9", "kind": kind, "metadata": { "name": "p" },
+                "spec": { "targetRefs": [{ "name": "b" }] },
+            });
+            Write::Put {
+                kind: kind.to_owned(),
+                name: "p".to_owned(),
+                json: left.to_string(),
+            }
+        });
+        let store = Arc::new(Memory::new());
+        store.commit(&writes).unwrap();
+        let authority = Authority::open(&*store).unwrap();
+        let state = Arc::new(MeshState::load(store, authority).unwrap());
+        let observer = Observer::new(state.clone());
+
+        let found = unread(&observer);
+        let places = found.iter().map(|(object, _)| object.as_deref());
+        let places: Vec<Option<&str>> = places.collect();
+        let expected = [
+            Some("AuthorizationPolicy/authentication/p"),
+            Some("AuthorizationPolicy/p"),
+            // Nothing stands in its place.
+            None,
+        ];
+        assert_eq!(places, expected);
+        for (kind, (_, message)) in kinds.iter().zip(&found) {
+            assert!(message.starts_with(&format!("{kind}/p: ")), "{message}");
+        }
+        let policies = observer.objects(Some("AuthorizationPolicy"));
+        assert_eq!(policies.len(), 2);
+        for policy in policies {
+            assert_eq!(policy.status, "refused", "{policy:?}");
+            let reason = "this version cannot read it";
+            assert!(policy.message.contains(reason), "{policy:?}");
+        }
+        for kind in kinds {
+            assert!(state.delete(&Actor::Operator, kind, "p").unwrap());
+        }
+        assert!(unread(&observer).is_empty());
     }
 }

@@ -4,13 +4,19 @@
 //! One that would have restricted who may call leaves nothing open: something denies everybody in its place until it is
 //! applied again or deleted.
 
+use super::MeshState;
 use crate::index::{Edit, ObjectProblem};
 use crate::objects;
 use crate::store::{StoredObject, Write};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tulle_model::manifest::{AuthorizationPolicySpec, Manifest, Object};
+use tulle_model::manifest::{
+    self, AuthorizationPolicySpec, AuthorizationRule, Manifest, Metadata, Object, TargetRef,
+};
+
+/// The kind of what denies in the place of an object.
+const POLICY: &str = "AuthorizationPolicy";
 
 /// Objects by kind and name.
 type All = BTreeMap<(String, String), UnreadObject>;
@@ -20,8 +26,24 @@ pub(super) struct Unread(Mutex<All>);
 
 struct UnreadObject {
     problem: ObjectProblem,
-    /// Ends what denies in its place under another name.
-    ending: Option<Edit>,
+    /// The name of the AuthorizationPolicy that denies in its place.
+    denied_by: Option<String>,
+}
+
+impl MeshState {
+    /// Returns the problem of each stored object that cannot be read. It is about the policy that denies in its place,
+    /// which the index has, or else about no object.
+    pub(crate) fn unread(&self) -> Vec<ObjectProblem> {
+        let all = self.unread.all();
+        let problems = all.values().map(|unread| ObjectProblem {
+            object: match &unread.denied_by {
+                Some(name) => format!("{POLICY}/{name}"),
+                None => String::new(),
+            },
+            text: unread.problem.to_string(),
+        });
+        problems.collect()
+    }
 }
 
 impl Unread {
@@ -40,22 +62,22 @@ impl Unread {
             }
             Some(_) => "nobody may call its targets",
         };
-        let problem = ObjectProblem {
-            object: format!("{kind}/{name}"),
-            text: format!(
-                "this version cannot read it ({}), so {then}. Apply it again, delete it (`tulle delete {} {name}`), \
-                 or start the version that wrote it",
-                why.replace('\n', " "),
+        let cure = match manifest::kinds().any(|known| known == kind.as_str()) {
+            true => format!(
+                "Apply it again, delete it (`tulle delete {} {name}`), or start the version that wrote it",
                 kind.to_lowercase()
             ),
+            false => "The commands of this version know no such kind: to delete it, start the version that wrote it"
+                .to_owned(),
+        };
+        let why = why.replace('\n', " ");
+        let problem = ObjectProblem {
+            object: format!("{kind}/{name}"),
+            text: format!("this version cannot read it ({why}), so {then}. {cure}"),
         };
         tracing::error!(object = problem.object, "{}", problem.text);
-        let other = policy.as_ref().filter(|p| p.metadata.name != *name);
-        let ending = other.map(|policy| Edit::Delete {
-            kind: policy.kind.clone(),
-            name: policy.metadata.name.clone(),
-        });
-        let unread = UnreadObject { problem, ending };
+        let denied_by = policy.as_ref().map(|policy| policy.metadata.name.clone());
+        let unread = UnreadObject { problem, denied_by };
         self.all().insert((kind.clone(), name.clone()), unread);
         policy.map(|policy| Edit::Put(Box::new(Object::AuthorizationPolicy(policy))))
     }
@@ -71,7 +93,11 @@ impl Unread {
             if let Write::Put { kind, name, .. } | Write::Delete { kind, name } = write
                 && let Some(known) = all.remove(&(kind.clone(), name.clone()))
             {
-                endings.extend(known.ending);
+                let other = known.denied_by.filter(|denying| denying != name);
+                endings.extend(other.map(|name| Edit::Delete {
+                    kind: POLICY.to_owned(),
+                    name,
+                }));
             }
         }
         endings
@@ -98,47 +124,40 @@ fn in_place_of(stored: &StoredObject) -> Option<Manifest<AuthorizationPolicySpec
     if stored.kind == "Plugin" && spec.is_object() && is_for_routes {
         return None;
     }
-    let policy = denying(given).or_else(|| denying(&whole(given)));
-    let everywhere = || {
-        let mut policy = denying(&json!([{ "name": "all" }]))?;
-        policy.spec.target_refs.clear();
-        Some(policy)
-    };
-    let mut policy = policy.or_else(everywhere)?;
-    policy.metadata.name = objects::name_in_place(&stored.kind, &stored.name);
-    Some(policy)
-}
-
-/// The same targets without what limits them to parts, which may be what cannot be read.
-fn whole(targets: &Value) -> Value {
-    let mut targets = targets.clone();
-    for target in targets.as_array_mut().into_iter().flatten() {
-        if let Some(fields) = target.as_object_mut() {
-            fields.retain(|field, _| field == "kind" || field == "name");
-        }
-    }
-    targets
-}
-
-/// A policy that denies everybody; `None`: these are no targets.
-fn denying(targets: &Value) -> Option<Manifest<AuthorizationPolicySpec>> {
-    let policy = json!({
-        "apiVersion": "tulle.dev/v1alpha1", "kind": "AuthorizationPolicy",
-        "metadata": { "name": "closed" },
-        "spec": { "targetRefs": targets, "action": "Deny", "rules": [{}] },
+    // A target that nobody knows may be anything.
+    let targets = given.as_array().and_then(|all| {
+        let targets = all.iter().map(objects::target_in_place);
+        targets.collect::<Option<Vec<TargetRef>>>()
     });
-    match objects::read(&policy.to_string()).ok()? {
-        Object::AuthorizationPolicy(policy) => Some(policy),
-        _ => None,
+    let name = objects::name_in_place(&stored.kind, &stored.name);
+    Some(denying(name, targets.unwrap_or_default()))
+}
+
+/// A policy that denies everybody at these targets; none: everywhere.
+fn denying(name: String, target_refs: Vec<TargetRef>) -> Manifest<AuthorizationPolicySpec> {
+    Manifest {
+        api_version: "tulle.dev/v1alpha1".to_owned(),
+        kind: POLICY.to_owned(),
+        metadata: Metadata {
+            name,
+            ..Metadata::default()
+        },
+        spec: AuthorizationPolicySpec {
+            target_refs,
+            action: Some("Deny".to_owned()),
+            mode: None,
+            rules: vec![AuthorizationRule::default()],
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Actor, MeshState};
+    use super::super::Actor;
     use super::*;
     use crate::ca::Authority;
     use crate::store::{Memory, Store};
+    use serde_json::json;
     use std::sync::Arc;
     use tulle_api::v1;
     use tulle_model::resource::Resource;
@@ -247,6 +266,8 @@ mod tests {
         let newer = json!([{ "name": "b", "newer": 1 }]);
         let gateway = json!([{ "kind": "Gateway", "name": "g" }]);
         let unknown = json!([{ "kind": "Newer", "name": "b" }]);
+        let group = json!([{ "group": "newer.io", "kind": "Service", "name": "b" }]);
+        let one_unknown = json!([{ "name": "b" }, { "kind": "Newer", "name": "c" }]);
         let authorization = "AuthorizationPolicy";
         for (kind, spec, expected) in [
             (
@@ -265,9 +286,20 @@ mod tests {
             // Nobody knows whom these are about.
             (authorization, json!({ "targets": b }), &nothing),
             (authorization, json!({ "targetRefs": unknown }), &nothing),
+            (authorization, json!({ "targetRefs": group }), &nothing),
+            (
+                authorization,
+                json!({ "targetRefs": one_unknown }),
+                &nothing,
+            ),
             ("Authentication", json!(null), &nothing),
             ("Plugin", json!({ "targetRefs": "b" }), &nothing),
             // These do not say who may call.
+            (
+                authorization,
+                json!({ "targetRefs": b, "mode": "Audit" }),
+                &all,
+            ),
             (
                 "Plugin",
                 json!({ "targetRefs": b, "failurePolicy": "Open" }),
@@ -290,6 +322,17 @@ mod tests {
             assert_eq!(open(&state), all, "{kind} {spec}");
             assert!(problems(&state, &object).is_empty());
         }
+    }
+
+    #[test]
+    fn no_command_is_named_that_does_not_know_the_kind() {
+        let state = started(&manifest(NEWER, "Newer", "p", &json!({})));
+        let told = problems(&state, "Newer/p");
+        let [told] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        assert!(!told.contains("tulle delete"), "{told}");
+        assert!(told.ends_with("start the version that wrote it"), "{told}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 mod made_again;
 mod named;
+mod refused_targets;
 
 use super::*;
 use crate::kinds::KINDS;

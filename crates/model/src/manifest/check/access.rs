@@ -3,7 +3,7 @@
 use super::filters::{external_auth, interval, jwt, request_limit};
 use super::routing::{conditions, object_ref, path_match};
 use super::smi::{identity_ref, rules};
-use super::targets::target_refs;
+use super::targets::{self, target_refs};
 use super::{host, label, metadata, not_empty, object_name, port, spec, unique_port, word};
 use crate::condition;
 use crate::document::{Path, Report, shorten};
@@ -28,8 +28,7 @@ pub(in crate::manifest) fn authorization_policy(
     metadata(&policy.metadata, object_name, report);
     let at = spec();
     let policy = &policy.spec;
-    let kinds = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
-    target_refs(&policy.target_refs, &kinds, "", report);
+    target_refs(&policy.target_refs, &targets::KINDS, "", report);
     let outside = policy.target_refs.iter().any(|r| r.kind() != "Service");
     if let Some(action) = &policy.action {
         word(&at.key("action"), action, &ACTIONS, report);

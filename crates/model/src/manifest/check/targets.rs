@@ -5,9 +5,21 @@ use super::{label, not_empty, object_name, port, spec, word};
 use crate::document::Report;
 use crate::manifest::TargetRef;
 use crate::manifest::allowed::CORE_GROUPS;
+use serde::Deserialize;
+use std::slice;
 
-/// All kinds that some policy can be about.
-const KINDS: [&str; 4] = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
+/// All kinds that some policy can be about, and an AuthorizationPolicy about each.
+pub(super) const KINDS: [&str; 4] = ["Service", "Gateway", "HTTPRoute", "GRPCRoute"];
+
+impl TargetRef {
+    /// Reads one target of an AuthorizationPolicy, without the object that has it. `None`: it is none.
+    pub fn read(given: &serde_json::Value) -> Option<Self> {
+        let target = Self::deserialize(given).ok()?;
+        let mut report = Report::default();
+        target_refs(slice::from_ref(&target), &KINDS, "", &mut report);
+        report.is_empty().then_some(target)
+    }
+}
 
 /// The objects a policy is about, of some `kinds`. `instead`: what to do for the others.
 pub(super) fn target_refs(refs: &[TargetRef], kinds: &[&str], instead: &str, report: &mut Report) {
