@@ -256,6 +256,35 @@ fn of_too_many_texts_those_in_force_are_read_and_the_others_are_named() {
 }
 
 #[test]
+fn a_new_object_takes_no_text_that_is_read_for_another() {
+    let mut world = World::new();
+    let reader = |name: &str| {
+        let mut object = authentication(&json!({ "name": name }));
+        object["metadata"]["name"] = name.into();
+        object
+    };
+    for number in 0..MOST_TEXTS {
+        world.apply(reader(&format!("t{number:04}")));
+    }
+    assert_eq!(world.edits().len(), MOST_TEXTS + 1);
+    let before = world.objects.view().texts;
+    assert_eq!(before.len(), MOST_TEXTS);
+    // The first of all by its name, and in force like the others.
+    assert_eq!(put(&world.see(reader("a"))), ["+Authentication/a.shop"]);
+    assert!(world.objects.view().texts == before);
+    let status = world.status("Authentication", "a.shop").unwrap();
+    assert_eq!(resolved(&status).0, "ReferenceNotRead");
+    // It is read when there is room.
+    let gone: ObjectName = named("t0500.shop").into();
+    world.objects.remove(kind("Authentication"), &gone);
+    world.edits();
+    let texts = world.objects.view().texts;
+    assert_eq!(texts.len(), MOST_TEXTS);
+    let is = |name: &str| texts.iter().any(|text| text.key == Key::new("shop", name));
+    assert!(is("a") && !is("t0500"));
+}
+
+#[test]
 fn nobody_waits_for_what_there_cannot_be() {
     let mut world = World::new();
     for (keys, reason) in [
