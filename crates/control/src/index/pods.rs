@@ -368,9 +368,10 @@ impl<'a> OwnPorts<'a> {
                 };
                 rule.ports.clone_from(all);
             } else {
-                let wanted = rule.ports.iter();
-                let own: BTreeSet<u16> =
-                    wanted.flat_map(|w| self.meant(*w, about, denies)).collect();
+                let wanted: BTreeSet<u16> = rule.ports.iter().copied().collect();
+                let own = wanted.into_iter();
+                let own = own.flat_map(|w| self.meant(w, about, denies));
+                let own: BTreeSet<u16> = own.collect();
                 rule.ports = own.into_iter().collect();
             }
             (!rule.ports.is_empty()).then_some(rule)
@@ -385,9 +386,11 @@ impl<'a> OwnPorts<'a> {
         if whole.any(|(service, _)| denies || self.whole.contains(service.as_str())) {
             return None;
         }
-        let parts = about.values().flatten();
-        let parts = parts.flat_map(|w| self.meant(*w, Some(about), denies));
-        let mut own: BTreeSet<u16> = parts.collect();
+        // Most services have the same few ports, and each of these leads to all of them.
+        let parts: BTreeSet<u16> = about.values().flatten().copied().collect();
+        let own = parts.into_iter();
+        let own = own.flat_map(|w| self.meant(w, Some(about), denies));
+        let mut own: BTreeSet<u16> = own.collect();
         if about.values().any(BTreeSet::is_empty) {
             let is_whole = |name: &ObjectName| about.get(name).is_some_and(BTreeSet::is_empty);
             let served = self.served.iter();
