@@ -4,7 +4,7 @@ use super::bounds::is_service;
 use super::inputs::Objects;
 use super::room::{self, Room};
 use super::{Inputs, ObjectProblem, Output, inbound, policy, workloads};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
@@ -72,7 +72,7 @@ fn gateway_and_problems(
         return None;
     }
     let listeners = spec.listeners.iter();
-    let mut room = Room::default();
+    let mut room = Room::of_ports();
     let places = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
         if is_service(parent) || parent.name != name.as_str() {
             return Vec::new();
@@ -87,7 +87,7 @@ fn gateway_and_problems(
         listeners: listeners
             .filter_map(|l| listener(inputs, name, (spec, l), &mut room, problems))
             .collect(),
-        routes: guarded(inputs, problems, |route, parent| {
+        routes: guarded(inputs, name, problems, |route, parent| {
             places(route, parent, ListenerSpec::takes_http)
         }),
         tls_routes: tls_routes(inputs, |route, parent| {
@@ -127,7 +127,7 @@ fn listener(
         rules = Err(format!(
             "AuthorizationPolicies make rules of more than {} bytes, with what is about the listeners before it: make \
              fewer of them",
-            room::MOST
+            room.most()
         ));
     }
     let (rules, deny) = policy::or_closing(rules, listener.port, &object, problems);
@@ -187,7 +187,7 @@ pub(super) fn service_routes(
     problems: &mut Vec<ObjectProblem>,
 ) -> Vec<Route> {
     let places = |_: &str, parent: &ParentRef| service_places(parent, name);
-    let routes = http_routes(inputs, problems, |_, _| None, places).into_iter();
+    let routes = http_routes(inputs, name, problems, |_, _| None, places).into_iter();
     let routes = routes.map(|(object, mut route)| {
         // A route of another namespace is about calls from that namespace.
         if object.name.namespace() != name.namespace() {
@@ -341,6 +341,7 @@ const HTTP_ROUTE: &str = "HTTPRoute";
 /// Routes of a gateway, with whose requests each rule takes.
 fn guarded(
     inputs: &Inputs,
+    gateway: &ObjectName,
     problems: &mut Vec<ObjectProblem>,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
 ) -> Vec<Route> {
@@ -351,7 +352,7 @@ fn guarded(
         let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
         policy::at_gateway(inputs, &object, route.name, meant)
     };
-    let routes = http_routes(inputs, problems, policy, places).into_iter();
+    let routes = http_routes(inputs, gateway, problems, policy, places).into_iter();
     routes.map(|(_, route)| route).collect()
 }
 
@@ -376,6 +377,7 @@ fn placed<'a, T>(
 
 fn http_routes<'a>(
     inputs: &'a Inputs,
+    owner: &ObjectName,
     problems: &mut Vec<ObjectProblem>,
     policy: impl Fn(RouteObject<'_>, &RouteRule) -> Option<Box<Policy>>,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
@@ -388,40 +390,49 @@ fn http_routes<'a>(
         listener: place.listener,
         clients: String::new(),
     };
-    let mut rooms: BTreeMap<&str, Room> = BTreeMap::new();
-    let mut routes = Vec::new();
     let objects = (HTTP_ROUTE, &inputs.routes);
-    for (object, spec, place) in placed(inputs, objects, |s| &s.parent_refs, &places) {
-        let room = rooms.entry(object.name.namespace()).or_default();
-        let rules = spec.rules.iter().filter_map(|r| {
-            let parts = (r.matches.len(), r.filters.as_slice());
-            room.rule(
-                inputs,
-                parts,
-                |refs| r.rule(refs),
-                |made| policy(object, made),
-            )
-        });
-        let rules = told(object, rules, problems);
-        let made = route(object, &spec.hostnames, rules, place);
-        routes.push((object, made));
-    }
+    let http = placed(inputs, objects, |s| &s.parent_refs, &places);
     let objects = ("GRPCRoute", &inputs.grpc_routes);
-    for (object, spec, place) in placed(inputs, objects, |s| &s.parent_refs, &places) {
-        let room = rooms.entry(object.name.namespace()).or_default();
-        let rules = spec.rules.iter().filter_map(|r| {
-            let parts = (r.matches.len(), r.filters.as_slice());
-            room.rule(
-                inputs,
-                parts,
-                |refs| r.rule(refs),
-                |made| policy(object, made),
-            )
-        });
-        let rules = told(object, rules, problems);
-        let made = route(object, &spec.hostnames, rules, place);
-        routes.push((object, made));
-    }
+    let grpc = placed(inputs, objects, |s| &s.parent_refs, &places);
+    let own = owner.namespace();
+    let others = http.iter().map(|(object, ..)| object.name.namespace());
+    let others = others.chain(grpc.iter().map(|(object, ..)| object.name.namespace()));
+    let others: BTreeSet<&str> = others.filter(|namespace| *namespace != own).collect();
+    let (mut routes, told) = room::with_rooms(own, others.len(), |rooms| {
+        let (mut routes, mut problems) = (Vec::new(), Vec::new());
+        for (object, spec, place) in &http {
+            if rooms.are_too_full() {
+                break;
+            }
+            let room = rooms.room(object.name.namespace());
+            let most = room.most();
+            let rules = spec.rules.iter().filter_map(|r| {
+                let parts = (r.matches.len(), r.filters.as_slice());
+                let policy = |made: &RouteRule| policy(*object, made);
+                room.rule(inputs, parts, |refs| r.rule(refs), policy)
+            });
+            let rules = told(*object, rules, most, &mut problems);
+            let made = route(*object, &spec.hostnames, rules, place.clone());
+            routes.push((*object, made));
+        }
+        for (object, spec, place) in &grpc {
+            if rooms.are_too_full() {
+                break;
+            }
+            let room = rooms.room(object.name.namespace());
+            let most = room.most();
+            let rules = spec.rules.iter().filter_map(|r| {
+                let parts = (r.matches.len(), r.filters.as_slice());
+                let policy = |made: &RouteRule| policy(*object, made);
+                room.rule(inputs, parts, |refs| r.rule(refs), policy)
+            });
+            let rules = told(*object, rules, most, &mut problems);
+            let made = route(*object, &spec.hostnames, rules, place.clone());
+            routes.push((*object, made));
+        }
+        (routes, problems)
+    });
+    problems.extend(told);
     routes.sort_by_cached_key(|(route, _)| route.precedence(inputs));
     routes
 }
@@ -430,16 +441,16 @@ fn http_routes<'a>(
 fn told(
     route: RouteObject<'_>,
     made: impl Iterator<Item = (RouteRule, bool)>,
+    most: usize,
     problems: &mut Vec<ObjectProblem>,
 ) -> Vec<RouteRule> {
     let (rules, fit): (Vec<RouteRule>, Vec<bool>) = made.unzip();
     if let Some(first) = fit.iter().position(|fits| !fits) {
         let text = format!(
             "{} of its rules answer with 500, rules[{first}] is the first: what rules of its namespace's routes name \
-             (Plugins, HTTPFilters, keys of tokens, policies) has more than {} bytes in one Gateway or Service, because each \
+             (Plugins, HTTPFilters, keys of tokens, policies) has more than {most} bytes in one Gateway or Service, because each \
              rule has a copy: make fewer rules or shorter sources",
-            fit.iter().filter(|fits| !**fits).count(),
-            room::MOST
+            fit.iter().filter(|fits| !**fits).count()
         );
         problems.push(ObjectProblem {
             object: route.object(),

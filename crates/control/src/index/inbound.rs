@@ -77,7 +77,7 @@ fn inbound(
     // The first of a number stays.
     let placed: BTreeMap<u16, _> = placed.iter().rev().map(|p| (p.port, p)).collect();
     let object = format!("service/{service}");
-    let mut room = Room::default();
+    let mut room = Room::of_ports();
     let mut ports = Vec::new();
     for port in &spec.ports {
         let Some(placed) = placed.get(&port.port) else {
@@ -177,7 +177,9 @@ pub(super) fn rules_where(
     let (auth_names, mut auth) = authentication(&refs, inputs, name, meant);
     let (plugin_names, plugins) = self::plugins(&refs, inputs, name, meant);
     if refs.left().is_none() {
-        return Err(too_long(auth_names.iter().chain(&plugin_names)));
+        room.refuse();
+        let names = auth_names.iter().chain(&plugin_names);
+        return Err(too_long(names, room.most()));
     }
     together::tokens(&mut auth)?;
     let mut all = vec![Demand::default()];
@@ -192,7 +194,8 @@ pub(super) fn rules_where(
     let own: usize = all.iter().map(own).sum();
     if !room.take(each.saturating_mul(all.len()).saturating_add(own)) {
         let names = all.iter().flat_map(|demand| &demand.objects);
-        return Err(too_long(names.chain(&auth_names).chain(&plugin_names)));
+        let names = names.chain(&auth_names).chain(&plugin_names);
+        return Err(too_long(names, room.most()));
     }
     let rules = all.into_iter().map(|demand| {
         let mut names = demand.objects;
@@ -215,13 +218,12 @@ pub(super) fn rules_where(
 }
 
 /// Why there is no room for the rules that these objects make.
-fn too_long<'a>(objects: impl Iterator<Item = &'a String>) -> String {
+fn too_long<'a>(objects: impl Iterator<Item = &'a String>, most: usize) -> String {
     let names: BTreeSet<&str> = objects.map(String::as_str).collect();
     format!(
-        "{} make rules of more than {} bytes with those of the ports before it, each with all keys of tokens and \
+        "{} make rules of more than {most} bytes with those of the ports before it, each with all keys of tokens and \
          sources of Plugins: make fewer rules or shorter sources",
-        Vec::from_iter(names).join(" and "),
-        room::MOST
+        Vec::from_iter(names).join(" and ")
     )
 }
 

@@ -223,7 +223,7 @@ fn accepts(
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     let service = cluster.services_of(pod).next().map(|s| &s.name);
-    let mut room = Room::default();
+    let mut room = Room::of_ports();
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     let own = OwnPorts::new(cluster, pod, served);
     problems.extend(own.too_many(&rules).map(|text| ObjectProblem {

@@ -6,39 +6,73 @@
 use super::Inputs;
 use serde::Serialize;
 use std::cell::Cell;
-use std::slice;
+use std::collections::BTreeMap;
+use std::{io, slice};
 use tulle_model::manifest::{FilterRefs, HttpFilterSpec, ObjectRef, PluginSpec, RouteFilter};
 use tulle_model::resource::{Filter, Policy, Respond, RouteMatch, RouteRule};
 
-/// Most bytes in one resource, of which a proxy reads messages of up to 64 MiB. Thirty rules with 30 KiB each are a tenth of it.
-pub(super) const MOST: usize = 8 << 20;
-/// Most HTTPFilters of a rule in Gateway API.
-const MOST_FILTERS: usize = 16;
+/// Most bytes that routes of one namespace have in a resource. Thirty rules with 30 KiB each are a tenth of it.
+const MOST: usize = 8 << 20;
+/// Most bytes that routes of all namespaces but its own have in a gateway or service together. With all else that has a
+/// bound here, a gateway has 56 MiB: a proxy reads messages of up to 64 MiB.
+const MOST_OF_OTHERS: usize = 24 << 20;
+/// Most bytes that all ports of a workload, or all listeners of a gateway, have together. They are one namespace's alone.
+const MOST_OF_PORTS: usize = 24 << 20;
 
-/// The bytes that rules may still have in a resource. In a gateway or service, routes of each namespace have a room of
-/// their own, so that no tenant takes another's.
-pub(super) struct Room(usize);
-
-impl Default for Room {
-    fn default() -> Self {
-        Self(MOST)
-    }
+/// The bytes that rules may still have in a resource.
+pub(super) struct Room {
+    most: usize,
+    left: usize,
+    taken: usize,
 }
 
 impl Room {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            left: most,
+            taken: 0,
+        }
+    }
+
+    /// The room of a workload's ports, or of a gateway's listeners.
+    pub(super) fn of_ports() -> Self {
+        Self::new(MOST_OF_PORTS)
+    }
+
+    /// The bytes that there were before any were taken.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Takes so many bytes. Returns false, and takes none, if there are fewer.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
-        let left = self.0.checked_sub(bytes);
-        self.0 = left.unwrap_or(self.0);
+        let left = self.left.checked_sub(bytes);
+        match left {
+            Some(left) => self.leave(left),
+            None => self.refuse(),
+        }
         left.is_some()
+    }
+
+    fn leave(&mut self, left: usize) {
+        self.taken += self.left - left;
+        self.left = left;
+    }
+
+    /// Gives half of what is left away. What is refused is read until it is longer than that: so all that is refused costs
+    /// no more work than what fits, however much it is, and what is much shorter may still fit.
+    pub(super) fn refuse(&mut self) {
+        self.left /= 2;
     }
 
     /// Returns the objects as a rule with so many matches may read them.
     pub(super) fn refs<'a>(&self, inputs: &'a Inputs, matches: usize) -> Refs<'a> {
         Refs {
             inputs,
-            matches,
-            left: Cell::new(Some(self.0)),
+            // A rule without matches gets one for the conditions.
+            matches: matches.max(1),
+            left: Cell::new(Some(self.left)),
         }
     }
 
@@ -53,16 +87,78 @@ impl Room {
     ) -> Option<(RouteRule, bool)> {
         let refs = self.refs(inputs, matches);
         let mut rule = make(&refs)?;
-        rule.policy = policy(&rule);
-        let policy = bytes(rule.policy.as_slice());
-        match refs.left().and_then(|left| left.checked_sub(policy)) {
+        let left = refs.left().and_then(|left| {
+            // Policies may be long, too: they are made only where there is room for all else.
+            rule.policy = policy(&rule);
+            match &rule.policy {
+                Some(policy) => after(left, policy),
+                None => Some(left),
+            }
+        });
+        match left {
             Some(left) => {
-                self.0 = left;
+                self.leave(left);
                 Some((rule, true))
             }
-            None => Some((refusing(inputs, rule, filters), false)),
+            None => {
+                self.refuse();
+                Some((refusing(inputs, rule, filters), false))
+            }
         }
     }
+}
+
+/// The rooms of the namespaces whose routes are attached to a gateway or service: each has its own, so that no tenant takes
+/// another's.
+pub(super) struct Rooms<'a> {
+    /// The namespace of the gateway or service.
+    own: &'a str,
+    /// Most bytes of each other namespace.
+    each: usize,
+    rooms: BTreeMap<&'a str, Room>,
+}
+
+impl<'a> Rooms<'a> {
+    fn new(own: &'a str, each: usize) -> Self {
+        Self {
+            own,
+            each,
+            rooms: BTreeMap::new(),
+        }
+    }
+
+    /// The room of a namespace.
+    pub(super) fn room(&mut self, namespace: &'a str) -> &mut Room {
+        let most = match namespace == self.own {
+            true => MOST,
+            false => self.each,
+        };
+        let room = self.rooms.entry(namespace);
+        room.or_insert_with(|| Room::new(most))
+    }
+
+    /// Whether routes of other namespaces have more than they may have together: what is made is not used.
+    pub(super) fn are_too_full(&self) -> bool {
+        let rooms = self.rooms.iter();
+        let others = rooms.filter(|(namespace, _)| **namespace != self.own);
+        others.map(|(_, room)| room.taken).sum::<usize>() > MOST_OF_OTHERS
+    }
+}
+
+/// Makes what has rooms in something of the namespace `own`. Where so many other namespaces have too much together, it is
+/// made once more, with an equal share for each of them: then nobody takes another's.
+pub(super) fn with_rooms<'a, T>(
+    own: &'a str,
+    others: usize,
+    make: impl Fn(&mut Rooms<'a>) -> T,
+) -> T {
+    let mut rooms = Rooms::new(own, MOST);
+    let made = make(&mut rooms);
+    if !rooms.are_too_full() {
+        return made;
+    }
+    let share = MOST_OF_OTHERS / others.max(1);
+    make(&mut Rooms::new(own, share.min(MOST)))
 }
 
 /// The rule that answers for one without room. It takes all requests that the other would: fewer could reach another
@@ -71,7 +167,7 @@ fn refusing(inputs: &Inputs, rule: RouteRule, filters: &[RouteFilter]) -> RouteR
     let named = filters.iter().filter_map(RouteFilter::http_filter);
     let conditions = named.filter_map(|r| inputs.http_filter(&r.name)?.match_when.as_ref());
     // These may be what is too long. A match with more conditions comes first, so as many stay, and they always hold.
-    let when = vec!["true".to_owned(); conditions.count().min(MOST_FILTERS)];
+    let when = vec!["true".to_owned(); conditions.count()];
     let mut matches = rule.matches;
     if matches.is_empty() && !when.is_empty() {
         matches.push(RouteMatch::default());
@@ -107,45 +203,74 @@ impl Refs<'_> {
     }
 
     /// Takes room for what is copied. Where there is too little, there is none for anything that follows.
-    fn fits(&self, bytes: usize) -> bool {
-        let left = self.left.get().and_then(|left| left.checked_sub(bytes));
+    fn fits<T: Serialize>(&self, copied: &T) -> bool {
+        let left = self.left.get().and_then(|left| after(left, copied));
         self.left.set(left);
         left.is_some()
     }
 }
 
 impl FilterRefs for Refs<'_> {
-    /// Counts twice, because a rule reads conditions and filters of each apart.
     fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec> {
         self.left.get()?;
         let spec = self.inputs.http_filter(name)?;
-        let condition = spec.match_when.as_ref().map_or(0, String::len);
-        let conditions = condition.saturating_mul(self.matches);
-        let copied = conditions.saturating_add(bytes(slice::from_ref(spec)));
-        self.fits(copied).then_some(spec)
+        self.fits(spec).then_some(spec)
+    }
+
+    /// Counts a copy for each match.
+    fn condition(&self, name: &str) -> Option<&String> {
+        let left = self.left.get()?;
+        let condition = self.inputs.http_filter(name)?.match_when.as_ref()?;
+        let copied = bytes(slice::from_ref(condition)).saturating_mul(self.matches);
+        self.left.set(left.checked_sub(copied));
+        self.left.get().map(|_| condition)
     }
 
     fn plugin(&self, name: &str) -> Option<&PluginSpec> {
         self.left.get()?;
         let spec = self.inputs.plugin(name)?;
-        self.fits(bytes(slice::from_ref(spec))).then_some(spec)
+        // A proxy gets the configuration as a text, with a backslash before each quote.
+        self.fits(&(spec, &spec.config)).then_some(spec)
     }
 
     fn text(&self, reference: &ObjectRef, key: &str) -> Option<String> {
         self.left.get()?;
         let text = self.inputs.text(reference, key)?;
-        self.fits(text.len()).then_some(text)
+        self.fits(&text).then_some(text)
     }
 
     fn fetched_keys(&self, address: &str) -> Option<String> {
         // The question alone says that a resource waits for keys.
         let keys = self.inputs.fetched_keys(address)?;
-        self.fits(keys.len()).then_some(keys)
+        self.fits(&keys).then_some(keys)
     }
 }
 
 /// Counts the bytes that these have where proxies are sent them.
 pub(super) fn bytes<T: Serialize>(all: &[T]) -> usize {
-    let json = all.iter().map(serde_json::to_vec);
-    json.map(|json| json.map_or(0, |json| json.len())).sum()
+    let left = all.iter().map(|one| after(usize::MAX, one));
+    left.map(|left| usize::MAX - left.unwrap_or(usize::MAX))
+        .sum()
+}
+
+/// Returns what is left of so many bytes after those of a copy, which is read no further than to where it is too long.
+fn after<T: Serialize>(left: usize, copied: &T) -> Option<usize> {
+    let mut left = Left(left);
+    serde_json::to_writer(&mut left, copied).ok()?;
+    Some(left.0)
+}
+
+/// Counts what is written, and keeps none of it.
+struct Left(usize);
+
+impl io::Write for Left {
+    fn write(&mut self, written: &[u8]) -> io::Result<usize> {
+        let left = self.0.checked_sub(written.len());
+        self.0 = left.ok_or(io::ErrorKind::StorageFull)?;
+        Ok(written.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -1,10 +1,12 @@
 //! Rules repeat what they name, up to a bound: sources of Plugins, keys of tokens and policies are long, and their names are
 //! short.
 
-use super::bounds::{a_service, object_of, of_shop};
+use super::bounds::{TULLE, a_service, object_of, of_shop};
 use super::lengths::shop;
 use super::unions::{about, closed, port};
 use super::*;
+use crate::index::room::Room;
+use tulle_model::manifest::FilterRefs;
 use tulle_model::resource::{Action, Filter, RouteRule};
 
 const GATEWAY: &str = "gateway.networking.k8s.io/v1";
@@ -16,12 +18,50 @@ fn told(index: &Index) -> Vec<String> {
 
 /// A Plugin of 100 KB.
 fn long_plugin(targets: Value) -> Edit {
+    long_plugin_of("shop", targets)
+}
+
+fn long_plugin_of(namespace: &str, targets: Value) -> Edit {
     let source = format!("// {}", "x".repeat(100_000));
-    of_shop(
-        "Plugin",
-        "p",
-        json!({ "targetRefs": targets, "source": source }),
-    )
+    let spec = json!({ "targetRefs": targets, "source": source });
+    object_of(namespace, TULLE, "Plugin", "p", spec)
+}
+
+fn extension(kind: &str, name: &str) -> Value {
+    let reference = json!({ "group": "tulle.dev", "kind": kind, "name": name });
+    json!({ "type": "ExtensionRef", "extensionRef": reference })
+}
+
+/// A route to a.shop, with so many rules that have these filters.
+fn route_of(namespace: &str, name: &str, rules: usize, filters: &Value) -> Edit {
+    let parent = json!([{ "group": "", "kind": "Service", "name": "a", "namespace": "shop" }]);
+    let rule = |i: usize| {
+        let path = json!({ "type": "Exact", "value": format!("/{name}/{i}") });
+        json!({ "matches": [{ "path": path }], "filters": filters })
+    };
+    let rules: Vec<Value> = (0..rules).map(rule).collect();
+    let spec = json!({ "parentRefs": parent, "rules": rules });
+    object_of(namespace, GATEWAY, "HTTPRoute", name, spec)
+}
+
+fn rules_of(index: &Index, name: &str) -> Vec<RouteRule> {
+    let routes = service(index, "a.shop").routes.into_iter();
+    let mut found = routes.filter(|route| route.name == name);
+    found.next().unwrap().rules
+}
+
+/// The status with which a rule answers by itself; 0: it does not.
+fn status(rule: &RouteRule) -> u16 {
+    match rule.filters.as_slice() {
+        [Filter::Respond(respond)] => respond.status,
+        _ => 0,
+    }
+}
+
+/// How many rules of a route answer with 500.
+fn refusing(index: &Index, name: &str) -> usize {
+    let rules = rules_of(index, name).into_iter();
+    rules.filter(|rule| status(rule) == 500).count()
 }
 
 /// Each rule of a RateLimit has the sources of all Plugins, at each port.
@@ -47,9 +87,9 @@ fn a_port_whose_rules_repeat_too_much_is_closed() {
         ])
     };
     let rules = |index: &Index| port(index).rules.len();
-    let ordinary = limited(60, about("a"));
-    assert_eq!((closed(&ordinary), rules(&ordinary)), (Vec::new(), 61));
-    let too_many = limited(100, about("a"));
+    let ordinary = limited(180, about("a"));
+    assert_eq!((closed(&ordinary), rules(&ordinary)), (Vec::new(), 181));
+    let too_many = limited(280, about("a"));
     assert_eq!(rules(&too_many), 0);
     let names = closed(&too_many);
     assert!(
@@ -63,10 +103,10 @@ fn a_port_whose_rules_repeat_too_much_is_closed() {
     );
     // The ports of a pod have one room.
     let both = json!([{ "kind": "Service", "name": "a" }, { "kind": "Service", "name": "c" }]);
-    let second = limited(60, both);
+    let second = limited(180, both);
     let names = closed(&second);
     assert!(
-        rules(&second) == 61 && names.len() == 1 && names[0].contains("port 9000 is closed"),
+        rules(&second) == 181 && names.len() == 1 && names[0].contains("port 9000 is closed"),
         "{names:?}"
     );
 }
@@ -101,42 +141,20 @@ fn a_port_whose_providers_have_too_many_keys_is_closed() {
 /// Each rule of a route has the source of the Plugin that it names, and as many conditions as before where it does not fit.
 #[test]
 fn rules_of_routes_that_name_too_much_answer_with_500() {
-    let parent = json!([{ "group": "", "kind": "Service", "name": "a", "namespace": "shop" }]);
-    let extension = |kind: &str, name: &str| {
-        let reference = json!({ "group": "tulle.dev", "kind": kind, "name": name });
-        json!({ "type": "ExtensionRef", "extensionRef": reference })
-    };
-    let route = |namespace: &str, name: &str, rules: usize, filters: Value| {
-        let rule = |i: usize| {
-            let path = json!({ "type": "Exact", "value": format!("/{name}/{i}") });
-            json!({ "matches": [{ "path": path }], "filters": filters })
-        };
-        let rules: Vec<Value> = (0..rules).map(rule).collect();
-        let spec = json!({ "parentRefs": parent, "rules": rules });
-        object_of(namespace, GATEWAY, "HTTPRoute", name, spec)
-    };
     let filters = json!([extension("HTTPFilter", "f"), extension("Plugin", "p")]);
     let condition = json!({ "match": "request.method == 'GET'" });
     let theirs = json!({ "directResponse": { "status": 418 } });
     let index = shop([
         long_plugin(json!([])),
         of_shop("HTTPFilter", "f", condition),
-        route("shop", "r", 60, filters.clone()),
-        route("shop", "s", 60, filters),
-        object_of("bank", "tulle.dev/v1alpha1", "HTTPFilter", "f", theirs),
-        route("bank", "t", 1, json!([extension("HTTPFilter", "f")])),
+        route_of("shop", "r", 60, &filters),
+        route_of("shop", "s", 60, &filters),
+        object_of("bank", TULLE, "HTTPFilter", "f", theirs),
+        route_of("bank", "t", 1, &json!([extension("HTTPFilter", "f")])),
     ]);
-    let routes = service(&index, "a.shop").routes;
-    let rules = |name: &str| -> Vec<RouteRule> {
-        let found = routes.iter().find(|route| route.name == name);
-        found.unwrap().rules.clone()
-    };
-    let status = |rule: &RouteRule| match rule.filters.as_slice() {
-        [Filter::Respond(respond)] => respond.status,
-        _ => 0,
-    };
-    assert!(rules("r.shop").iter().all(|rule| status(rule) == 0));
-    let second = rules("s.shop");
+    let first = rules_of(&index, "r.shop");
+    assert!(first.iter().all(|rule| status(rule) == 0));
+    let second = rules_of(&index, "s.shop");
     let refusing: Vec<&RouteRule> = second.iter().filter(|rule| status(rule) == 500).collect();
     assert!((30..50).contains(&refusing.len()), "{}", refusing.len());
     for (i, rule) in second.iter().enumerate() {
@@ -149,28 +167,114 @@ fn rules_of_routes_that_name_too_much_answer_with_500() {
     assert_eq!(refusing[0].matches[0].when, ["true"]);
     assert!(tulle_model::condition::condition("true").is_ok());
     // Another namespace's routes have a room of their own.
-    assert_eq!(status(&rules("t.bank")[0]), 418);
+    assert_eq!(status(&rules_of(&index, "t.bank")[0]), 418);
     let told = told(&index);
     let of_route = told.iter().find(|t| t.starts_with("HTTPRoute/s.shop: "));
     let text = format!("{} of its rules answer with 500", refusing.len());
     assert!(of_route.is_some_and(|t| t.contains(&text)), "{told:?}");
 }
 
+/// Another rule of the same matches, and of as many conditions, does not come before one that has no room.
+#[test]
+fn a_rule_without_room_has_as_many_conditions_however_many_these_are() {
+    let condition = json!({ "match": "request.method == 'GET'" });
+    let mut filters = vec![extension("HTTPFilter", "f"); 20];
+    filters.push(extension("Plugin", "p"));
+    let index = shop([
+        long_plugin(json!([])),
+        of_shop("HTTPFilter", "f", condition),
+        route_of("shop", "r", 100, &json!(filters)),
+    ]);
+    let rules = rules_of(&index, "r.shop");
+    assert_eq!((status(&rules[0]), status(&rules[99])), (0, 500));
+    let conditions = |rule: &RouteRule| rule.matches[0].when.len();
+    assert_eq!((conditions(&rules[0]), conditions(&rules[99])), (20, 20));
+}
+
+/// A rule has what an HTTPFilter does once, and its condition once for each match.
+#[test]
+fn what_an_http_filter_does_is_counted_once_for_each_rule() {
+    let answering = |rules: usize| {
+        let answer = json!({ "status": 418, "body": "x".repeat(100_000) });
+        shop([
+            of_shop("HTTPFilter", "f", json!({ "directResponse": answer })),
+            route_of("shop", "r", rules, &json!([extension("HTTPFilter", "f")])),
+        ])
+    };
+    assert_eq!(refusing(&answering(60), "r.shop"), 0);
+    let too_many = refusing(&answering(100), "r.shop");
+    assert!((10..30).contains(&too_many), "{too_many}");
+}
+
+/// A proxy reads no message of more than 64 MiB, and without the service's routes it has none of its configuration.
+#[test]
+fn routes_of_many_namespaces_have_equal_shares_of_what_fits_in_a_message() {
+    let filters = json!([extension("Plugin", "p")]);
+    let attached = |namespaces: &[(&str, usize)]| {
+        let namespaces = namespaces.iter().flat_map(|(namespace, rules)| {
+            let plugin = long_plugin_of(namespace, json!([]));
+            [plugin, route_of(namespace, "r", *rules, &filters)]
+        });
+        shop(namespaces.collect::<Vec<Edit>>())
+    };
+    // Together they have less than they may.
+    let few = [("shop", 60), ("n1", 60), ("n2", 60), ("n3", 60)];
+    let index = attached(&few);
+    for (namespace, _) in few {
+        let refusing = refusing(&index, &format!("r.{namespace}"));
+        assert_eq!(refusing, 0, "{namespace}");
+    }
+    let many = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
+    let mut all = many.map(|namespace| (namespace, 60)).to_vec();
+    all.extend([("light", 5), ("shop", 60)]);
+    let index = attached(&all);
+    let body = &index.get("service/a.shop").unwrap().body;
+    assert!(body.len() < 32 << 20, "{}", body.len());
+    for namespace in ["light", "shop"] {
+        let refusing = refusing(&index, &format!("r.{namespace}"));
+        assert_eq!(refusing, 0, "{namespace}");
+    }
+    for namespace in many {
+        let refusing = refusing(&index, &format!("r.{namespace}"));
+        assert!((30..36).contains(&refusing), "{namespace}: {refusing}");
+    }
+}
+
+/// A namespace may have very many rules that do not fit, each of which names as much as it can.
+#[test]
+fn what_has_no_room_is_made_no_further() {
+    let index = shop([long_plugin(json!([]))]);
+    let mut room = Room::new(50_000);
+    let naming = |refs: &dyn FilterRefs| {
+        assert!(refs.plugin("p.shop").is_none());
+        Some(RouteRule::default())
+    };
+    let made = room.rule(index.inputs(), (1, [].as_slice()), naming, |_| {
+        panic!("its policy is made")
+    });
+    assert!(matches!(made, Some((_, false))));
+    // Half of the room is left for others.
+    let plain = |_: &dyn FilterRefs| Some(RouteRule::default());
+    let made = room.rule(index.inputs(), (1, [].as_slice()), plain, |_| None);
+    assert!(matches!(made, Some((_, true))));
+    assert!(!room.take(25_001) && room.take(12_500) && !room.take(1));
+}
+
 /// A gateway has policies about it for each listener, and policies about a route for each rule.
 #[test]
 fn policies_that_a_gateway_repeats_too_often_close_it() {
-    let numbers = 0..100_u16;
+    let numbers = 0..320_u16;
     let listener =
-        |i: u16| json!({ "name": format!("l{i:02}"), "port": 8000 + i, "protocol": "HTTP" });
+        |i: u16| json!({ "name": format!("l{i:03}"), "port": 8000 + i, "protocol": "HTTP" });
     let gateway = json!({
         "gatewayClassName": "tulle",
-        "listeners": numbers.clone().map(listener).collect::<Vec<_>>(),
+        "listeners": numbers.map(listener).collect::<Vec<_>>(),
     });
     let rule = |i: u16| {
         let path = json!({ "type": "Exact", "value": format!("/{i}") });
         json!({ "matches": [{ "path": path }], "backendRefs": [{ "name": "a", "port": 80 }] })
     };
-    let rules: Vec<Value> = numbers.map(rule).collect();
+    let rules: Vec<Value> = (0..100_u16).map(rule).collect();
     let networks: Vec<String> = (0..6000)
         .map(|i| format!("10.{}.{}.0/24", i / 250, i % 250))
         .collect();
@@ -193,14 +297,14 @@ fn policies_that_a_gateway_repeats_too_often_close_it() {
         let policy = found.listeners[at].policy.as_deref().unwrap();
         policy.rules[0].action == Action::Deny && policy.rules[0].networks.len() == 2
     };
-    assert_eq!((is_closed(0), is_closed(99)), (false, true));
+    assert_eq!((is_closed(0), is_closed(319)), (false, true));
     let rules = &found.routes[0].rules;
     let refuses = |rule: &RouteRule| matches!(&*rule.filters, [Filter::Respond(_)]);
     assert_eq!((refuses(&rules[0]), refuses(&rules[99])), (false, true));
     assert!(rules[99].policy.is_none() && rules[99].backends.is_empty());
     let told = told(&index);
     for text in [
-        "Gateway/g: port 8099 is closed",
+        "Gateway/g: port 8319 is closed",
         "of its rules answer with 500",
     ] {
         assert!(told.iter().any(|t| t.contains(text)), "{told:?}");

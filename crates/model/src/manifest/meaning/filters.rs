@@ -18,6 +18,10 @@ const ALL: u32 = 1_000_000;
 pub trait FilterRefs {
     /// An HTTPFilter by name.
     fn http_filter(&self, name: &str) -> Option<&HttpFilterSpec>;
+    /// The condition of an HTTPFilter by name, which a rule that refers to it adds to its matches.
+    fn condition(&self, name: &str) -> Option<&String> {
+        self.http_filter(name)?.match_when.as_ref()
+    }
     /// A Plugin by name.
     fn plugin(&self, name: &str) -> Option<&PluginSpec>;
     /// The text under a key of a ConfigMap (the default) or Secret.

@@ -49,7 +49,7 @@ fn with_conditions(
     refs: &dyn FilterRefs,
 ) -> Vec<RouteMatch> {
     let named = filters.iter().filter_map(RouteFilter::http_filter);
-    let conditions = named.filter_map(|r| refs.http_filter(&r.name)?.match_when.as_ref());
+    let conditions = named.filter_map(|r| refs.condition(&r.name));
     for condition in conditions {
         if matches.is_empty() {
             matches.push(RouteMatch::default());
