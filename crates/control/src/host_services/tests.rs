@@ -209,7 +209,7 @@ async fn a_new_session_begins_with_what_is_held_and_each_proxy_says_anew_what_it
         })
         .await;
     assert_eq!(proxy.update().await, one("service/x", "1"));
-    // What it does not want any more is given up, and the other one is not asked for again.
+    // A service that it does not want any more is given up, and the other one is not asked for again.
     assert_eq!(asked(&services).await, (vec![], vec!["service/y".into()]));
     services.take(told(&[("service/x", "2")], &[]));
     assert_eq!(proxy.update().await, one("service/x", "2"));

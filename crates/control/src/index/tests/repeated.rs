@@ -22,7 +22,11 @@ fn long_plugin(targets: Value) -> Edit {
 }
 
 fn long_plugin_of(namespace: &str, targets: Value) -> Edit {
-    let source = format!("// {}", "x".repeat(100_000));
+    plugin_of(namespace, 100_000, targets)
+}
+
+fn plugin_of(namespace: &str, bytes: usize, targets: Value) -> Edit {
+    let source = format!("// {}", "x".repeat(bytes));
     let spec = json!({ "targetRefs": targets, "source": source });
     object_of(namespace, TULLE, "Plugin", "p", spec)
 }
@@ -82,14 +86,14 @@ fn a_port_whose_rules_repeat_too_much_is_closed() {
         let limit = json!({ "targetRefs": services, "rules": rules });
         shop([
             Edit::Service(Box::new(other)),
-            long_plugin(services),
+            plugin_of("shop", 130_000, services),
             of_shop("RateLimit", "l", limit),
         ])
     };
     let rules = |index: &Index| port(index).rules.len();
     let ordinary = limited(180, about("a"));
     assert_eq!((closed(&ordinary), rules(&ordinary)), (Vec::new(), 181));
-    let too_many = limited(280, about("a"));
+    let too_many = limited(240, about("a"));
     assert_eq!(rules(&too_many), 0);
     let names = closed(&too_many);
     assert!(

@@ -18,7 +18,7 @@ impl<S: Sink> ControlClient<S> {
         let answered = update.resources.iter().map(|r| &r.name);
         for name in answered.chain(&update.removed) {
             self.awaited.remove(name);
-            // What nobody has asked for, and is not wanted now, keeps no proxy from being ready.
+            // A service that nobody has asked for keeps no proxy from being ready, whatever is wrong with it.
             if let Some(unanswered) = &mut self.unanswered
                 && self.unused.contains(name)
             {
