@@ -50,7 +50,13 @@ impl Told<'_> {
     }
 
     /// Takes what the proxy says; `false`: it asks for what it may not have here.
-    fn heard(&mut self, request: v1::SubscribeRequest) -> bool {
+    fn heard(&mut self, mut request: v1::SubscribeRequest) -> bool {
+        if request.anew {
+            // It may have been written before what is in flight arrived, even if that is answered here.
+            for name in self.session.in_flight() {
+                request.known.remove(&**name);
+            }
+        }
         if let Some(ack) = request.ack
             && let AckResult::Refused(_, error) = self.session.acknowledged(ack)
         {
@@ -131,7 +137,8 @@ impl HostServices {
                     let is_there = *sessions.borrow_and_update() != 0;
                     Some(Say::Connected(is_there))
                 }
-                _ = beat.tick() => Some(Say::Alive(true)),
+                // One that has something left to read needs none: while it has no controller it does not read.
+                _ = beat.tick() => (say.capacity() == MOST_UNREAD).then_some(Say::Alive(true)),
             };
             let update = told.session.next(|name| self.get(name));
             for what in said.into_iter().chain(update.map(Say::Update)) {

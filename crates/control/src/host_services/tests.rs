@@ -215,6 +215,40 @@ async fn a_new_session_begins_with_what_is_held_and_each_proxy_says_anew_what_it
     assert_eq!(proxy.update().await, one("service/x", "2"));
 }
 
+/// A proxy writes what it holds before it reads what is on its way to it.
+#[tokio::test]
+async fn what_is_in_flight_when_a_proxy_says_anew_what_it_holds_is_sent_again() {
+    let services = Arc::new(HostServices::default());
+    services.session.send_replace(1);
+    let mut proxy = Proxy::attach(&services, "a");
+    assert!(proxy.connected().await);
+    proxy.subscribe(&["service/x"], &[]).await;
+    asked(&services).await;
+    services.take(told(&[("service/x", "1")], &[]));
+    assert_eq!(proxy.update().await, one("service/x", "1"));
+    // It goes, and comes back as it was before the proxy has answered.
+    services.take(told(&[], &["service/x"]));
+    let Some(Say::Update(gone)) = proxy.next().await else {
+        panic!("no update");
+    };
+    assert_eq!(gone.removed, ["service/x"]);
+    services.take(told(&[("service/x", "1")], &[]));
+    let ack = v1::Ack {
+        nonce: gone.nonce,
+        ..Default::default()
+    };
+    proxy
+        .say(v1::SubscribeRequest {
+            subscribe: vec!["service/x".into()],
+            known: [("service/x".to_owned(), version("1"))].into(),
+            ack: Some(ack),
+            anew: true,
+            ..Default::default()
+        })
+        .await;
+    assert_eq!(proxy.update().await, one("service/x", "1"));
+}
+
 #[tokio::test]
 async fn a_proxy_hears_that_the_host_is_alive() {
     let services = Arc::new(HostServices::default());

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -43,6 +43,7 @@ impl HostServices {
         let mut known = String::new();
         loop {
             number += 1;
+            let began = Instant::now();
             let mut listening = pin!(self.listen(channel.clone(), number));
             let Err(ended) = tokio::select! {
                 ended = &mut listening => ended,
@@ -55,7 +56,14 @@ impl HostServices {
             };
             if *self.session.borrow() == number {
                 // The certificate was renewed, or the controller is another: most likely it answers at once.
-                wait = FIRST;
+                wait = match began.elapsed() > LONGEST {
+                    true => FIRST,
+                    false => (wait * 2).min(LONGEST),
+                };
+                if wait > MOMENT {
+                    self.set_session(0);
+                }
+                known.clear();
                 sleep(wait).await;
                 continue;
             }

@@ -165,6 +165,7 @@ async fn serve(
     let mut session = Session::new(stream.identity.clone());
     let mut since = Since::default();
     let mut switches = Switches::default();
+    let mut is_heard = !stream.is_of_host();
     let mut expired = pin!(member.expired());
     let mut authorities = state.authorities();
     let mut terms = state.certificate_terms();
@@ -176,6 +177,7 @@ async fn serve(
         tokio::select! {
             message = incoming.message() => match message {
                 Ok(Some(message)) => {
+                    is_heard = true;
                     since.heard(Instant::now());
                     if let Err(status) = handle(&state, &stream, &mut session, (&mut since, &mut switches), message) {
                         break Some(status);
@@ -215,7 +217,11 @@ async fn serve(
                 break Some(farewell(*streams));
             }
         }
-        let update = session.next(|name| state.hub.get(name));
+        // A host takes the first update for all that has changed for it.
+        let update = match is_heard {
+            true => session.next(|name| state.hub.get(name)),
+            false => None,
+        };
         state.hub.unwatch(&stream, &session.take_dropped());
         since.sent(update.is_some());
         if let Some(update) = update {

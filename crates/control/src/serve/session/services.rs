@@ -23,8 +23,7 @@ impl Session {
         if !std::mem::take(&mut self.services_by_host) {
             return;
         }
-        let in_flight = self.in_flight.iter().flat_map(|f| &f.names);
-        let in_flight: HashSet<&Arc<str>> = in_flight.collect();
+        let in_flight: HashSet<Arc<str>> = self.in_flight().cloned().collect();
         for (name, told) in self.told.iter_mut().filter(|(name, _)| is_service(name)) {
             // It was written before what is in flight arrives, and does not count for a name that is forgotten and told anew.
             let is_new = !told.asked && told.held == KnownVersion::Nothing;
@@ -33,6 +32,11 @@ impl Session {
             told.held = version.map_or(KnownVersion::Nothing, |v| KnownVersion::Version(*v));
             self.pending.insert(name.clone());
         }
+    }
+
+    /// Names of the update that was not answered yet.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.in_flight.iter().flat_map(|f| &f.names)
     }
 
     /// Adds a name to an update if the proxy neither has asked for it nor knows it; answers with the bytes added.

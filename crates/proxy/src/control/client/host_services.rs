@@ -123,6 +123,12 @@ impl<S: Sink> ControlClient<S> {
         }
     }
 
+    /// Whether the controller is to be told anew what is held: it has told of services that were left to the supervisor, which
+    /// tells of them no longer. One of an earlier version knows nothing of that.
+    pub(super) fn has_missed_services(&mut self) -> bool {
+        self.left_to_host && self.host_in_charge().is_none()
+    }
+
     /// Takes what the supervisor has said already.
     pub(super) async fn take_what_was_said(&mut self) {
         while let Some(said) = at_once(next(&mut self.services)).await {
@@ -218,11 +224,14 @@ impl<S: Sink> ControlClient<S> {
         let is_hosts =
             |sent: &v1::Resource| sent.by_host || (is_in_charge && is_service(&sent.name));
         let sent = std::mem::take(&mut update.resources).into_iter();
-        let (hosts, others) = sent.partition(is_hosts);
+        let (hosts, others): (Vec<_>, Vec<_>) = sent.partition(is_hosts);
         update.resources = others;
+        self.left_to_host |= hosts.iter().any(|sent| !sent.by_host);
         self.anticipate(hosts);
         if is_in_charge {
+            let before = update.removed.len();
             update.removed.retain(|name| !is_service(name));
+            self.left_to_host |= update.removed.len() < before;
         }
     }
 
@@ -240,6 +249,7 @@ impl<S: Sink> ControlClient<S> {
                 unanswered.insert(name.clone());
             }
             self.awaited.insert(name);
+            self.waits_since.get_or_insert_with(Instant::now);
         }
         if self.unused.len() != before {
             self.publisher.set_unused(&self.unused);

@@ -122,6 +122,8 @@ pub struct ControlClient<S: Sink> {
     host_told: String,
     /// Where that supervisor tells of services.
     services: Option<HostServices>,
+    /// The controller has told of services in this session that were left to the supervisor.
+    left_to_host: bool,
     /// When the snapshot file was written last.
     saved: Option<Instant>,
     /// When it is to be written next; `None`: it holds what is in force.
@@ -163,6 +165,7 @@ impl<S: Sink> ControlClient<S> {
             host: host.and_then(usable),
             host_told: String::new(),
             services: services.and_then(usable),
+            left_to_host: false,
             unanswered: Some(names.clone()),
             names,
             unused: BTreeSet::new(),
@@ -267,6 +270,8 @@ impl<S: Sink> ControlClient<S> {
         &mut self,
         lookups: &mut mpsc::Receiver<String>,
     ) -> Result<Infallible, ControlError> {
+        // Nobody reads there while no controller answers.
+        self.take_what_was_said().await;
         if !self.has_valid_certificate() {
             let signed = self.signing(self.proof()?)?.await?;
             self.adopt(signed);
@@ -296,6 +301,7 @@ impl<S: Sink> ControlClient<S> {
             ..Default::default()
         };
         self.more = false;
+        self.left_to_host = false;
         // The channel has room for the first message.
         let _ = requests.try_send(first);
         let mut client = ConfigClient::new(channel.clone()).max_decoding_message_size(64 << 20);
@@ -382,6 +388,9 @@ impl<S: Sink> ControlClient<S> {
                     .send(request)
                     .await
                     .map_err(|_| ControlError::Ended)?;
+            }
+            if self.has_missed_services() {
+                return Err(ControlError::Ended);
             }
         }
     }

@@ -200,6 +200,19 @@ async fn what_nobody_has_asked_for_keeps_no_proxy_from_being_ready() {
     }
 }
 
+/// A controller of an earlier version does not know who tells, and sends what is left out once.
+#[tokio::test]
+async fn what_was_left_to_the_host_is_asked_for_anew_when_the_host_is_away() {
+    let (mut client, mut supervisor) = client();
+    client.names.insert("service/x".into());
+    supervisor.say(Say::Connected(true)).await;
+    client.take_what_was_said().await;
+    controller_says(&mut client, update(vec![service("x", 1)]));
+    assert!(!client.has_missed_services());
+    client.host_says(Some(Say::Connected(false)));
+    assert!(client.has_missed_services());
+}
+
 #[tokio::test]
 async fn a_refusal_is_told_to_both() {
     let (mut client, mut supervisor) = client();
