@@ -18,12 +18,16 @@ const MOST: usize = 8 << 20;
 const MOST_OF_OTHERS: usize = 24 << 20;
 /// Most bytes that all ports of a workload, or all listeners of a gateway, have together. They are one namespace's alone.
 const MOST_OF_PORTS: usize = 24 << 20;
+/// Number of times that all of a room may be read for rules that do not fit, before half of it is given away.
+const IN_VAIN: usize = 4;
 
 /// The bytes that rules may still have in a resource.
 pub(super) struct Room {
     most: usize,
     left: usize,
     taken: usize,
+    /// The bytes that may be read in vain before half of what is left is given away.
+    in_vain: usize,
 }
 
 impl Room {
@@ -32,6 +36,7 @@ impl Room {
             most,
             left: most,
             taken: 0,
+            in_vain: IN_VAIN * most,
         }
     }
 
@@ -60,10 +65,15 @@ impl Room {
         self.left = left;
     }
 
-    /// Gives half of what is left away. What is refused is read until it is longer than that: so all that is refused costs
-    /// no more work than what fits, however much it is, and what is much shorter may still fit.
+    /// Counts what was read of something that does not fit: up to all that is left. Half of that is given away each time
+    /// that this was read in full four times: so all that is refused costs at most eight times the work of what fits,
+    /// however much it is, and what is much shorter than a few that do not fit has room after them.
     pub(super) fn refuse(&mut self) {
-        self.left /= 2;
+        self.in_vain = self.in_vain.saturating_sub(self.left);
+        if self.in_vain == 0 {
+            self.left /= 2;
+            self.in_vain = IN_VAIN * self.left;
+        }
     }
 
     /// Returns the objects as a rule with so many matches may read them.

@@ -257,11 +257,29 @@ fn what_has_no_room_is_made_no_further() {
         panic!("its policy is made")
     });
     assert!(matches!(made, Some((_, false))));
-    // Half of the room is left for others.
     let plain = |_: &dyn FilterRefs| Some(RouteRule::default());
     let made = room.rule(index.inputs(), (1, [].as_slice()), plain, |_| None);
     assert!(matches!(made, Some((_, true))));
-    assert!(!room.take(25_001) && room.take(12_500) && !room.take(1));
+    // With the fourth that is refused, half of the room is left for others.
+    let refused = (0..3).filter(|_| !room.take(50_001)).count();
+    assert_eq!(refused, 3);
+    assert!(!room.take(25_001) && room.take(25_000) && !room.take(1));
+}
+
+/// A namespace's own mistake in one route leaves its other routes what they need.
+#[test]
+fn small_rules_have_room_after_some_that_are_too_large() {
+    let answer = json!({ "status": 418, "body": "x".repeat(1000) });
+    let large = json!(vec![extension("Plugin", "p"); 100]);
+    let index = shop([
+        long_plugin(json!([])),
+        of_shop("HTTPFilter", "f", json!({ "directResponse": answer })),
+        route_of("shop", "r", 16, &large),
+        route_of("shop", "s", 100, &json!([extension("HTTPFilter", "f")])),
+    ]);
+    assert_eq!(refusing(&index, "r.shop"), 16);
+    let small = rules_of(&index, "s.shop");
+    assert!(small.iter().all(|rule| status(rule) == 418));
 }
 
 /// A gateway has policies about it for each listener, and policies about a route for each rule.
