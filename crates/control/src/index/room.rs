@@ -16,6 +16,8 @@ const MOST: usize = 8 << 20;
 /// Most bytes that routes of all namespaces but its own have in a gateway or service together. With all else that has a
 /// bound here, a gateway has 56 MiB: a proxy reads messages of up to 64 MiB.
 const MOST_OF_OTHERS: usize = 24 << 20;
+/// Number of times that shares of these are made larger by what nobody needs. Each time all routes are made again.
+const MOST_PASSES: usize = 4;
 /// Most bytes that all ports of a workload, or all listeners of a gateway, have together. They are one namespace's alone.
 const MOST_OF_PORTS: usize = 24 << 20;
 /// Number of times that all of a room may be read for rules that do not fit, before half of it is given away.
@@ -28,6 +30,8 @@ pub(super) struct Room {
     taken: usize,
     /// The bytes that may be read in vain before half of what is left is given away.
     in_vain: usize,
+    /// Whether something did not fit.
+    refused: bool,
 }
 
 impl Room {
@@ -37,6 +41,7 @@ impl Room {
             left: most,
             taken: 0,
             in_vain: IN_VAIN * most,
+            refused: false,
         }
     }
 
@@ -69,6 +74,7 @@ impl Room {
     /// that this was read in full four times: so all that is refused costs at most eight times the work of what fits,
     /// however much it is, and what is much shorter than a few that do not fit has room after them.
     pub(super) fn refuse(&mut self) {
+        self.refused = true;
         self.in_vain = self.in_vain.saturating_sub(self.left);
         if self.in_vain == 0 {
             self.left /= 2;
@@ -149,14 +155,28 @@ impl<'a> Rooms<'a> {
 
     /// Whether routes of other namespaces have more than they may have together: what is made is not used.
     pub(super) fn are_too_full(&self) -> bool {
+        self.others().map(|room| room.taken).sum::<usize>() > MOST_OF_OTHERS
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Room> {
         let rooms = self.rooms.iter();
         let others = rooms.filter(|(namespace, _)| **namespace != self.own);
-        others.map(|(_, room)| room.taken).sum::<usize>() > MOST_OF_OTHERS
+        others.map(|(_, room)| room)
+    }
+
+    /// An equal share, for each namespace that had too little, of what those that had enough leave; 0: all had enough.
+    fn share(&self) -> usize {
+        let enough = self.others().filter(|room| !room.refused);
+        let taken: usize = enough.map(|room| room.taken).sum();
+        let short = self.others().filter(|room| room.refused).count();
+        let left = MOST_OF_OTHERS.saturating_sub(taken);
+        left.checked_div(short).unwrap_or(0).min(MOST)
     }
 }
 
 /// Makes what has rooms in something of the namespace `own`. Where so many other namespaces have too much together, it is
-/// made once more, with an equal share for each of them: then nobody takes another's.
+/// made anew with an equal share for each of them, and with larger ones as long as some leave what others need: nobody takes
+/// another's, and little stays unused.
 pub(super) fn with_rooms<'a, T>(
     own: &'a str,
     others: usize,
@@ -167,8 +187,19 @@ pub(super) fn with_rooms<'a, T>(
     if !rooms.are_too_full() {
         return made;
     }
-    let share = MOST_OF_OTHERS / others.max(1);
-    make(&mut Rooms::new(own, share.min(MOST)))
+    // One of these may be tens of megabytes, so none is kept while the next is made.
+    drop(made);
+    let mut share = (MOST_OF_OTHERS / others.max(1)).min(MOST);
+    for _ in 0..MOST_PASSES {
+        let mut rooms = Rooms::new(own, share);
+        let made = make(&mut rooms);
+        // Whoever had enough takes as much with a larger share: all together never have too much.
+        match rooms.share() {
+            larger if larger > share => share = larger,
+            _ => return made,
+        }
+    }
+    make(&mut Rooms::new(own, share))
 }
 
 /// The rule that answers for one without room. It takes all requests that the other would: fewer could reach another
