@@ -23,6 +23,13 @@ const MOST_OF_PORTS: usize = 24 << 20;
 /// Number of times that all of a room may be read for rules that do not fit, before half of it is given away.
 const IN_VAIN: usize = 4;
 
+/// Most conditions that a rule without room has in all its matches together, if all are kept: no room counts them, and so
+/// many are 4 MB of the controller's memory.
+const MOST_KEPT: usize = 1 << 16;
+/// Most conditions of each match in a rule that would have more than that. In a cluster no rule has more filters, so only
+/// a host's manifest, which may have as many filters and matches as it is long, loses some.
+const MOST_KEPT_OF_MATCH: usize = 16;
+
 /// The bytes that rules may still have in a resource.
 pub(super) struct Room {
     most: usize,
@@ -207,9 +214,14 @@ pub(super) fn with_rooms<'a, T>(
 fn refusing(inputs: &Inputs, rule: RouteRule, filters: &[RouteFilter]) -> RouteRule {
     let named = filters.iter().filter_map(RouteFilter::http_filter);
     let conditions = named.filter_map(|r| inputs.http_filter(&r.name)?.match_when.as_ref());
-    // These may be what is too long. A match with more conditions comes first, so as many stay, and they always hold.
-    let when = vec!["true".to_owned(); conditions.count()];
+    let conditions = conditions.count();
     let mut matches = rule.matches;
+    // These may be what is too long. A match with more conditions comes first, so as many stay, and they always hold.
+    let kept = match conditions.saturating_mul(matches.len()) <= MOST_KEPT {
+        true => conditions,
+        false => conditions.min(MOST_KEPT_OF_MATCH),
+    };
+    let when = vec!["true".to_owned(); kept];
     if matches.is_empty() && !when.is_empty() {
         matches.push(RouteMatch::default());
     }

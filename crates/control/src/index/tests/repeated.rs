@@ -195,6 +195,27 @@ fn a_rule_without_room_has_as_many_conditions_however_many_these_are() {
     assert_eq!((conditions(&rules[0]), conditions(&rules[99])), (20, 20));
 }
 
+/// The rule that answers for one without room counts in no room: so its conditions are no product of two long lists.
+#[test]
+fn a_rule_without_room_has_few_conditions_for_each_of_many_matches() {
+    let condition = json!({ "match": "request.method == 'GET'" });
+    let mut filters = vec![extension("HTTPFilter", "f"); 100];
+    filters.extend(vec![extension("Plugin", "p"); 100]);
+    let parent = json!([{ "group": "", "kind": "Service", "name": "a", "namespace": "shop" }]);
+    let path = |i: usize| json!({ "path": { "type": "Exact", "value": format!("/{i}") } });
+    let paths: Vec<Value> = (0..700).map(path).collect();
+    let rules = json!([{ "matches": paths, "filters": filters }]);
+    let spec = json!({ "parentRefs": parent, "rules": rules });
+    let index = shop([
+        long_plugin(json!([])),
+        of_shop("HTTPFilter", "f", condition),
+        object_of("shop", GATEWAY, "HTTPRoute", "r", spec),
+    ]);
+    let rules = rules_of(&index, "r.shop");
+    assert_eq!((status(&rules[0]), rules[0].matches.len()), (500, 700));
+    assert!(rules[0].matches.iter().all(|one| one.when.len() == 16));
+}
+
 /// A rule has what an HTTPFilter does once, and its condition once for each match.
 #[test]
 fn what_an_http_filter_does_is_counted_once_for_each_rule() {
