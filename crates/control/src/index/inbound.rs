@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::manifest::{FilterRefs, RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
-    Filter, Inbound, InboundPort, InboundRule, Policy, RateLimit, Resource,
+    Filter, Inbound, InboundPort, InboundRule, Plugin, Policy, RateLimit, Resource,
 };
 
 /// A service that leads to a port, and the number that the port has there.
@@ -257,7 +257,7 @@ fn limits(object: &str, spec: &RateLimitSpec, ports: &[u16]) -> Vec<Demand> {
     all
 }
 
-/// Every Plugin that is meant, by name, with their names.
+/// Every Plugin that is meant, by name, with their names. Where there is no room, no more of them is copied than fits.
 fn plugins(
     refs: &Refs<'_>,
     inputs: &Inputs,
@@ -267,13 +267,16 @@ fn plugins(
     let all = inputs.in_namespace_of(&inputs.plugins, of);
     let meant = all.filter(|(_, spec)| !meant(&spec.target_refs).is_empty());
     let named = meant.map(|(name, spec)| {
-        let filter = Filter::Plugin(spec.filter(name.to_string(), |r, key| refs.text(r, key)));
-        (format!("Plugin/{name}"), filter)
+        let fits = refs.fits(&(&spec.source, &spec.config, &spec.services));
+        let plugin = || spec.filter(name.to_string(), |r, key| refs.text(r, key));
+        (format!("Plugin/{name}"), fits.then(plugin))
     });
-    named.unzip()
+    let (names, plugins): (Vec<String>, Vec<Option<Plugin>>) = named.unzip();
+    let filters = plugins.into_iter().flatten().map(Filter::Plugin);
+    (names, filters.collect())
 }
 
-/// Every Authentication that is meant, once, with their names.
+/// Every Authentication that is meant, once, with their names. Where there is no room, no more of them is copied than fits.
 fn authentication(
     refs: &Refs<'_>,
     inputs: &Inputs,
@@ -286,10 +289,11 @@ fn authentication(
             continue;
         }
         let object = format!("Authentication/{name}");
-        if let Some(jwt) = &spec.jwt {
+        // Keys and lists of names stand in these themselves, or are counted where a reference is followed.
+        if let Some(jwt) = spec.jwt.as_ref().filter(|jwt| refs.fits(jwt)) {
             filters.extend(jwt.filter(object.clone(), refs));
         }
-        if let Some(auth) = &spec.external_auth {
+        if let Some(auth) = spec.external_auth.as_ref().filter(|auth| refs.fits(auth)) {
             filters.push(Filter::ExternalAuth(auth.filter(object.clone())));
         }
         names.push(object);

@@ -256,7 +256,7 @@ impl Refs<'_> {
     }
 
     /// Takes room for what is copied. Where there is too little, there is none for anything that follows.
-    fn fits<T: Serialize>(&self, copied: &T) -> bool {
+    pub(super) fn fits<T: Serialize>(&self, copied: &T) -> bool {
         let left = self.left.get().and_then(|left| after(left, copied));
         self.left.set(left);
         left.is_some()

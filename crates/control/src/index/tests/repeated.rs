@@ -142,6 +142,34 @@ fn a_port_whose_providers_have_too_many_keys_is_closed() {
     );
 }
 
+/// Nothing is copied for a port once it does not fit, and the reason still names all that is about the port.
+#[test]
+fn a_port_whose_plugins_and_inline_keys_are_too_long_is_closed_and_names_them() {
+    let plugin = |i: usize| {
+        let source = format!("// {}", "x".repeat(1 << 20));
+        let spec = json!({ "targetRefs": about("a"), "source": source });
+        of_shop("Plugin", &format!("p{i:02}"), spec)
+    };
+    let provider = json!({ "issuer": "i", "jwks": " ".repeat(1 << 20) });
+    let auth = json!({ "targetRefs": about("a"), "jwt": { "providers": [provider] } });
+    let limited = |plugins: usize| {
+        let plugins = (0..plugins).map(plugin);
+        shop(plugins.chain([of_shop("Authentication", "t", auth.clone())]))
+    };
+    let ordinary = limited(10);
+    assert_eq!(closed(&ordinary), Vec::<String>::new());
+    assert_eq!(port(&ordinary).rules[0].filters.len(), 11);
+    let names = closed(&limited(30));
+    assert_eq!(names.len(), 1);
+    for name in [
+        "Authentication/t.shop",
+        "Plugin/p00.shop",
+        "Plugin/p29.shop",
+    ] {
+        assert!(names[0].contains(name), "{}", names[0]);
+    }
+}
+
 /// Each rule of a route has the source of the Plugin that it names, and as many conditions as before where it does not fit.
 #[test]
 fn rules_of_routes_that_name_too_much_answer_with_500() {
