@@ -2,7 +2,7 @@
 
 use super::bounds::is_service;
 use super::inputs::Objects;
-use super::room::{self, Room};
+use super::room::{self, NoRoom, Room};
 use super::{Inputs, ObjectProblem, Output, inbound, policy, workloads};
 use std::collections::BTreeSet;
 use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
@@ -116,13 +116,18 @@ fn listener(
     let tls = listener.tls.as_ref().filter(|_| !listener.passes_through());
     let hostname = listener.hostname.as_deref().unwrap_or_default();
     let object = format!("Gateway/{gateway}");
-    let mut policy = policy::at_gateway(inputs, &object, gateway, meant);
+    let made = policy::at_gateway(inputs, &object, gateway, room.left(), meant);
     let places = |refs: &[TargetRef]| match refs.iter().any(meant) {
         true => vec![listener.port],
         false => Vec::new(),
     };
     let mut rules = inbound::rules_where(inputs, gateway, &places, room);
-    if !room.take(room::bytes(policy.as_slice())) {
+    // A policy that did not fit when none of these rules was made has no size: it fits nowhere.
+    let bytes = made
+        .as_ref()
+        .map_or(usize::MAX, |policy| room::bytes(policy.as_slice()));
+    let mut policy = made.unwrap_or_default();
+    if !room.take(bytes) {
         policy = None;
         rules = Err(format!(
             "AuthorizationPolicies make rules of more than {} bytes, with what is about the listeners before it: make \
@@ -187,7 +192,7 @@ pub(super) fn service_routes(
     problems: &mut Vec<ObjectProblem>,
 ) -> Vec<Route> {
     let places = |_: &str, parent: &ParentRef| service_places(parent, name);
-    let routes = http_routes(inputs, name, problems, |_, _| None, places).into_iter();
+    let routes = http_routes(inputs, name, problems, |_, _, _| Ok(None), places).into_iter();
     let routes = routes.map(|(object, mut route)| {
         // A route of another namespace is about calls from that namespace.
         if object.name.namespace() != name.namespace() {
@@ -345,12 +350,12 @@ fn guarded(
     problems: &mut Vec<ObjectProblem>,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
 ) -> Vec<Route> {
-    let policy = |route: RouteObject<'_>, rule: &RouteRule| {
+    let policy = |route: RouteObject<'_>, rule: &RouteRule, left: usize| {
         let object = route.object();
         let (kind, name) = object.split_once('/').unwrap_or((HTTP_ROUTE, &object));
         let section = Some(rule.name.as_str()).filter(|n| !n.is_empty());
         let meant = |r: &TargetRef| r.is(kind, name) && r.covers(section, 0);
-        policy::at_gateway(inputs, &object, route.name, meant)
+        policy::at_gateway(inputs, &object, route.name, left, meant)
     };
     let routes = http_routes(inputs, gateway, problems, policy, places).into_iter();
     routes.map(|(_, route)| route).collect()
@@ -379,7 +384,7 @@ fn http_routes<'a>(
     inputs: &'a Inputs,
     owner: &ObjectName,
     problems: &mut Vec<ObjectProblem>,
-    policy: impl Fn(RouteObject<'_>, &RouteRule) -> Option<Box<Policy>>,
+    policy: impl Fn(RouteObject<'_>, &RouteRule, usize) -> Result<Option<Box<Policy>>, NoRoom>,
     places: impl Fn(&str, &ParentRef) -> Vec<ListenerPort>,
 ) -> Vec<(RouteObject<'a>, Route)> {
     let route = |object: RouteObject<'_>, hosts: &[String], rules, place: ListenerPort| Route {
@@ -408,10 +413,10 @@ fn http_routes<'a>(
             let most = room.most();
             let rules = spec.rules.iter().filter_map(|r| {
                 let parts = (r.matches.len(), r.filters.as_slice());
-                let policy = |made: &RouteRule| policy(*object, made);
+                let policy = |made: &RouteRule, left| policy(*object, made, left);
                 room.rule(inputs, parts, |refs| r.rule(refs), policy)
             });
-            let rules = told(*object, rules, most, &mut problems);
+            let rules = room::told(object.object(), rules, most, &mut problems);
             let made = route(*object, &spec.hostnames, rules, place.clone());
             routes.push((*object, made));
         }
@@ -423,10 +428,10 @@ fn http_routes<'a>(
             let most = room.most();
             let rules = spec.rules.iter().filter_map(|r| {
                 let parts = (r.matches.len(), r.filters.as_slice());
-                let policy = |made: &RouteRule| policy(*object, made);
+                let policy = |made: &RouteRule, left| policy(*object, made, left);
                 room.rule(inputs, parts, |refs| r.rule(refs), policy)
             });
-            let rules = told(*object, rules, most, &mut problems);
+            let rules = room::told(object.object(), rules, most, &mut problems);
             let made = route(*object, &spec.hostnames, rules, place.clone());
             routes.push((*object, made));
         }
@@ -435,29 +440,6 @@ fn http_routes<'a>(
     problems.extend(told);
     routes.sort_by_cached_key(|(route, _)| route.precedence(inputs));
     routes
-}
-
-/// Takes a route's rules, each with whether there is room for it, and reports those that there is none for.
-fn told(
-    route: RouteObject<'_>,
-    made: impl Iterator<Item = (RouteRule, bool)>,
-    most: usize,
-    problems: &mut Vec<ObjectProblem>,
-) -> Vec<RouteRule> {
-    let (rules, fit): (Vec<RouteRule>, Vec<bool>) = made.unzip();
-    if let Some(first) = fit.iter().position(|fits| !fits) {
-        let text = format!(
-            "{} of its rules answer with 500, rules[{first}] is the first: what rules of its namespace's routes name \
-             (Plugins, HTTPFilters, keys of tokens, policies) has more than {most} bytes in one Gateway or Service, because each \
-             rule has a copy: make fewer rules or shorter sources",
-            fit.iter().filter(|fits| !**fits).count()
-        );
-        problems.push(ObjectProblem {
-            object: route.object(),
-            text,
-        });
-    }
-    rules
 }
 
 fn tls_routes(

@@ -6,6 +6,7 @@
 //! matches would allow everything.
 
 use super::groups::Groups;
+use super::room::{self, NoRoom};
 use super::{Inputs, ObjectProblem};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
@@ -71,7 +72,7 @@ pub(super) fn of_services(
     for (name, spec) in inputs.in_namespace_of(&inputs.authorization, first) {
         let about = about(services, |service| authorized(inputs, spec, service));
         if !about.is_empty() {
-            all.push((about, made(inputs, name, spec, false)));
+            all.push((about, made(inputs, name, spec, false).collect()));
         }
     }
     for (kind, objects) in [
@@ -157,19 +158,26 @@ fn authorized(
 /// Computes who may enter at a gateway from the AuthorizationPolicies about `object` (`<kind>/<name>`), which is the
 /// gateway or one of its routes and has this name, or about one of its parts. Returns `None` if there are no policies. If none of them allows, everyone who is
 /// not denied may enter.
+///
+/// # Errors
+/// Its rules have more bytes than are left. None is made after the first that does not fit.
 pub(super) fn at_gateway(
     inputs: &Inputs,
     object: &str,
     name: &ObjectName,
+    mut left: usize,
     meant: impl Fn(&TargetRef) -> bool,
-) -> Option<Box<Policy>> {
+) -> Result<Option<Box<Policy>>, NoRoom> {
     let (mut rules, mut about, mut closed) = (Vec::new(), false, false);
     for (policy, spec) in inputs.in_namespace_of(&inputs.authorization, name) {
         if inputs.is_about_everything(spec) || spec.target_refs.iter().any(&meant) {
             about = true;
             // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
-            rules.extend(made(inputs, policy, spec, true));
+            for rule in made(inputs, policy, spec, true) {
+                left = room::after(left, &rule).ok_or(NoRoom)?;
+                rules.push(rule);
+            }
         }
     }
     if about && !closed {
@@ -179,12 +187,11 @@ pub(super) fn at_gateway(
             ..Default::default()
         });
     }
-    about.then(|| {
-        Box::new(Policy {
-            permissive: false,
-            rules,
-        })
-    })
+    let policy = Policy {
+        permissive: false,
+        rules,
+    };
+    Ok(about.then(|| Box::new(policy)))
 }
 
 pub(super) fn action(spec: &AuthorizationPolicySpec) -> Action {
@@ -198,28 +205,25 @@ pub(super) fn action(spec: &AuthorizationPolicySpec) -> Action {
 }
 
 /// The rules of an AuthorizationPolicy, with the ports that they name. `outside`: callers have no identity of the mesh.
-fn made(
-    inputs: &Inputs,
-    name: &ObjectName,
-    spec: &AuthorizationPolicySpec,
+fn made<'a>(
+    inputs: &'a Inputs,
+    name: &'a ObjectName,
+    spec: &'a AuthorizationPolicySpec,
     outside: bool,
-) -> Vec<PolicyRule> {
+) -> impl Iterator<Item = PolicyRule> + use<'a> {
     let action = action(spec);
     let deny = action.denies();
-    let mut rules = Vec::new();
-    for (i, rule) in spec.rules.iter().enumerate() {
-        let Some(mut made) = authorization_rule(inputs, rule, deny, outside) else {
-            continue;
-        };
+    let rules = spec.rules.iter().enumerate();
+    rules.filter_map(move |(i, rule)| {
+        let mut made = authorization_rule(inputs, rule, deny, outside)?;
         made.name = match spec.rules.len() {
             1 => format!("AuthorizationPolicy/{name}"),
             _ => format!("AuthorizationPolicy/{name} rules[{i}]"),
         };
         made.action = action;
         made.ports.extend(rule.to.iter().flat_map(|to| &to.ports));
-        rules.push(made);
-    }
-    rules
+        Some(made)
+    })
 }
 
 /// `None`: an Allow rule that is not understood, which allows nothing. A Deny rule that is not

@@ -3,7 +3,7 @@
 //! Each rule has a copy of all that holds for its requests: sources of Plugins, keys of tokens, HTTPFilters, policies. A
 //! few objects of a tenant could so be gigabytes of the controller's memory, and of proxies'.
 
-use super::Inputs;
+use super::{Inputs, ObjectProblem};
 use serde::Serialize;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -29,6 +29,9 @@ const MOST_KEPT: usize = 1 << 16;
 /// Most conditions of each match in a rule that would have more than that. In a cluster no rule has more filters, so only
 /// a host's manifest, which may have as many filters and matches as it is long, loses some.
 const MOST_KEPT_OF_MATCH: usize = 16;
+
+/// Something has more bytes than are left for it. Whoever has the room says to whom it belongs and what to do.
+pub(super) struct NoRoom;
 
 /// The bytes that rules may still have in a resource.
 pub(super) struct Room {
@@ -60,6 +63,11 @@ impl Room {
     /// The bytes that there were before any were taken.
     pub(super) fn most(&self) -> usize {
         self.most
+    }
+
+    /// The bytes that are left.
+    pub(super) fn left(&self) -> usize {
+        self.left
     }
 
     /// Takes so many bytes. Returns false, and takes none, if there are fewer.
@@ -99,20 +107,20 @@ impl Room {
         }
     }
 
-    /// Makes a rule of a route that has so many matches and these filters. Returns false with one that answers with 500 if
-    /// there is no room for what it names.
+    /// Makes a rule of a route that has so many matches and these filters. `policy` is told how many bytes are left for it.
+    /// Returns false with one that answers with 500 if there is no room for what it names.
     pub(super) fn rule(
         &mut self,
         inputs: &Inputs,
         (matches, filters): (usize, &[RouteFilter]),
         make: impl FnOnce(&dyn FilterRefs) -> Option<RouteRule>,
-        policy: impl FnOnce(&RouteRule) -> Option<Box<Policy>>,
+        policy: impl FnOnce(&RouteRule, usize) -> Result<Option<Box<Policy>>, NoRoom>,
     ) -> Option<(RouteRule, bool)> {
         let refs = self.refs(inputs, matches);
         let mut rule = make(&refs)?;
         let left = refs.left().and_then(|left| {
-            // Policies may be long, too: they are made only where there is room for all else.
-            rule.policy = policy(&rule);
+            // Policies may be long, too: they are made only as far as there is room beside all else.
+            rule.policy = policy(&rule, left).ok()?;
             match &rule.policy {
                 Some(policy) => after(left, policy),
                 None => Some(left),
@@ -240,6 +248,26 @@ fn refusing(inputs: &Inputs, rule: RouteRule, filters: &[RouteFilter]) -> RouteR
     }
 }
 
+/// Takes a route's rules, each with whether there is room for it, and reports those that there is none for.
+pub(super) fn told(
+    object: String,
+    made: impl Iterator<Item = (RouteRule, bool)>,
+    most: usize,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<RouteRule> {
+    let (rules, fit): (Vec<RouteRule>, Vec<bool>) = made.unzip();
+    if let Some(first) = fit.iter().position(|fits| !fits) {
+        let text = format!(
+            "{} of its rules answer with 500, rules[{first}] is the first: what rules of its namespace's routes name \
+             (Plugins, HTTPFilters, keys of tokens, policies) has more than {most} bytes in one Gateway or Service, because each \
+             rule has a copy: make fewer rules or shorter sources",
+            fit.iter().filter(|fits| !**fits).count()
+        );
+        problems.push(ObjectProblem { object, text });
+    }
+    rules
+}
+
 /// The objects that rules refer to, as long as there is room for what is copied of them.
 pub(super) struct Refs<'a> {
     inputs: &'a Inputs,
@@ -307,7 +335,7 @@ pub(super) fn bytes<T: Serialize>(all: &[T]) -> usize {
 }
 
 /// Returns what is left of so many bytes after those of a copy, which is read no further than to where it is too long.
-fn after<T: Serialize>(left: usize, copied: &T) -> Option<usize> {
+pub(super) fn after<T: Serialize>(left: usize, copied: &T) -> Option<usize> {
     let mut left = Left(left);
     serde_json::to_writer(&mut left, copied).ok()?;
     Some(left.0)

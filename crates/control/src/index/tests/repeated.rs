@@ -5,7 +5,8 @@ use super::bounds::{TULLE, a_service, object_of, of_shop};
 use super::lengths::shop;
 use super::unions::{about, closed, port};
 use super::*;
-use crate::index::room::Room;
+use crate::index::policy;
+use crate::index::room::{self, Room};
 use tulle_model::manifest::FilterRefs;
 use tulle_model::resource::{Action, Filter, RouteRule};
 
@@ -323,12 +324,12 @@ fn what_has_no_room_is_made_no_further() {
         assert!(refs.plugin("p.shop").is_none());
         Some(RouteRule::default())
     };
-    let made = room.rule(index.inputs(), (1, [].as_slice()), naming, |_| {
+    let made = room.rule(index.inputs(), (1, [].as_slice()), naming, |_, _| {
         panic!("its policy is made")
     });
     assert!(matches!(made, Some((_, false))));
     let plain = |_: &dyn FilterRefs| Some(RouteRule::default());
-    let made = room.rule(index.inputs(), (1, [].as_slice()), plain, |_| None);
+    let made = room.rule(index.inputs(), (1, [].as_slice()), plain, |_, _| Ok(None));
     assert!(matches!(made, Some((_, true))));
     // With the fourth that is refused, half of the room is left for others.
     let refused = (0..3).filter(|_| !room.take(50_001)).count();
@@ -350,6 +351,29 @@ fn small_rules_have_room_after_some_that_are_too_large() {
     assert_eq!(refusing(&index, "r.shop"), 16);
     let small = rules_of(&index, "s.shop");
     assert!(small.iter().all(|rule| status(rule) == 418));
+}
+
+/// A policy may have very many rules that each are long: they are made one by one, as long as they fit.
+#[test]
+fn rules_of_policies_are_made_as_far_as_there_is_room() {
+    let networks: Vec<String> = (0..1000)
+        .map(|i| format!("10.{}.{}.0/24", i / 250, i % 250))
+        .collect();
+    let rules = vec![json!({ "from": { "networks": networks } }); 50];
+    let target = json!([{ "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g" }]);
+    let spec = json!({ "targetRefs": target, "rules": rules });
+    let mut index = index();
+    index.apply([object(TULLE, "AuthorizationPolicy", "p", spec)]);
+    let name = index.inputs().object_name("g").unwrap();
+    let made = |left: usize, is_meant: bool| {
+        policy::at_gateway(index.inputs(), "Gateway/g", &name, left, |_| is_meant)
+    };
+    let all = made(usize::MAX, true).ok().flatten().unwrap();
+    assert_eq!(all.rules.len(), 50);
+    let bytes = room::bytes(&all.rules);
+    assert!(made(bytes, true).is_ok() && made(bytes - 1, true).is_err());
+    // Where no policy is meant, there is room for none.
+    assert!(matches!(made(0, false), Ok(None)));
 }
 
 /// A gateway has policies about it for each listener, and policies about a route for each rule.
