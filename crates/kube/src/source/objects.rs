@@ -260,7 +260,7 @@ impl Objects {
     /// Returns the view that gateways are made from, as of the last look.
     pub(super) fn view(&self) -> View {
         let mut view = View {
-            texts: self.chosen.all(),
+            texts: self.chosen.read.clone(),
             ingresses: self.ingresses.served().clone(),
             ..self.view.clone()
         };

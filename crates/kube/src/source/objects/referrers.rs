@@ -1,27 +1,20 @@
 //! Which objects are looked at again when something that they refer to has changed, and which Secrets and ConfigMaps
 //! they need. Services and grants may be named from anywhere: for these all are looked at ([`Objects::edits`]).
 
-use super::{Id, Objects};
+use super::{Id, Objects, Seen};
 use crate::gateway::view::Texts;
 use crate::gateway_fields::TextKey;
 use crate::kinds::{GATEWAY, Kind};
+use crate::object::text;
 use crate::source::named::MOST_TEXTS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The Secrets and ConfigMaps that objects refer to, as far as their owners agree.
 #[derive(Default)]
 pub(super) struct ChosenTexts {
-    /// Those that are read, by the namespace of these objects.
-    read: BTreeMap<String, BTreeSet<TextKey>>,
+    pub(super) read: BTreeSet<TextKey>,
     /// Those that are too many to be read.
     pub(super) unread: BTreeSet<TextKey>,
-}
-
-impl ChosenTexts {
-    /// Returns all that are read.
-    pub(super) fn all(&self) -> BTreeSet<TextKey> {
-        self.read.values().flatten().cloned().collect()
-    }
 }
 
 impl Objects {
@@ -54,25 +47,29 @@ impl Objects {
     /// Chooses the Secrets and ConfigMaps that are read: those that objects refer to, in force or not, since the status
     /// of one that is refused says whether they are there, too. Across namespaces their owner must agree. If those of a
     /// namespace's objects are too many, those in force come first, so that a refused object takes nothing from
-    /// the others, and of these those that are read already, so that a new object takes nothing from an older one: what
-    /// is in force and read always has room. Returns the objects with a reference that is too many and was not, or was
-    /// and is not.
+    /// the others, and of these the older ones, so that a new object takes nothing from an older one, and all replicas
+    /// read the same, however long they have run. Returns the objects with a reference that is too many and was not, or
+    /// was and is not.
     pub(super) fn choose_texts(&mut self) -> Vec<Id> {
+        let seen = self.seen.iter();
+        let mut by_age: Vec<(&str, &Id, &Seen)> = seen
+            .map(|(id, seen)| {
+                let created = text(&seen.object["metadata"], "creationTimestamp");
+                (created, id, seen)
+            })
+            .collect();
+        // Those of one time stay in the order of their kinds and names.
+        by_age.sort_by_key(|(created, ..)| *created);
         let mut chosen: BTreeMap<&str, BTreeSet<&TextKey>> = BTreeMap::new();
         let mut left_out = BTreeSet::new();
-        let turns = [(true, true), (true, false), (false, true), (false, false)];
-        for (in_force, is_read) in turns {
-            for ((kind, key), seen) in &self.seen {
+        for in_force in [true, false] {
+            for (_, (kind, key), seen) in &by_age {
                 let from = (kind.group, kind.kind, key.namespace());
-                let before = self.chosen.read.get(from.2);
                 let texts = match in_force {
                     true => &seen.texts_in_force,
                     false => &seen.texts,
                 };
                 for text in texts {
-                    if before.is_some_and(|read| read.contains(text)) != is_read {
-                        continue;
-                    }
                     let (there, grants) = (&text.key, &self.view.grants);
                     if !grants.permits(from, text.kind(), &there.namespace, &there.name) {
                         continue;
@@ -86,14 +83,10 @@ impl Objects {
                 }
             }
         }
+        let read: BTreeSet<TextKey> = chosen.into_values().flatten().cloned().collect();
         // The objects of another namespace may have room for it.
-        let all: BTreeSet<&TextKey> = chosen.values().flatten().copied().collect();
-        let unread: BTreeSet<TextKey> = left_out.difference(&all).copied().cloned().collect();
-        let read = chosen.into_iter().map(|(namespace, texts)| {
-            let texts: BTreeSet<TextKey> = texts.into_iter().cloned().collect();
-            (namespace.to_owned(), texts)
-        });
-        let read: BTreeMap<String, _> = read.collect();
+        let unread = left_out.into_iter().filter(|text| !read.contains(*text));
+        let unread: BTreeSet<TextKey> = unread.cloned().collect();
         let differs = |key: &TextKey| self.chosen.unread.contains(key) != unread.contains(key);
         let seen = self.seen.iter();
         let referrers = seen.filter(|(_, seen)| seen.texts.iter().any(differs));

@@ -238,11 +238,12 @@ fn of_too_many_texts_those_in_force_are_read_and_the_others_are_named() {
     let expected = "ConfigMap t1000 is not read: the objects of the namespace shop refer to more than 1000 \
                     Secrets and ConfigMaps; ";
     assert!(message.starts_with(expected), "{message}");
-    // The last by its name is read, because its object is in force. Those of other namespaces have room of their own.
+    // The last by its age and name is read, because its object is in force. Other namespaces have room of their own.
     for namespace in ["shop", "other"] {
         let mut valid = authentication(&json!({ "name": "z" }));
         valid["metadata"]["name"] = "z".into();
         valid["metadata"]["namespace"] = namespace.into();
+        valid["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z".into();
         world.see(valid);
     }
     assert_eq!(unread(&world), 3);
@@ -256,24 +257,43 @@ fn of_too_many_texts_those_in_force_are_read_and_the_others_are_named() {
 }
 
 #[test]
-fn a_new_object_takes_no_text_that_is_read_for_another() {
-    let mut world = World::new();
-    let reader = |name: &str| {
+fn a_new_object_takes_no_text_from_an_older_one() {
+    let reader = |name: &str, created: &str| {
         let mut object = authentication(&json!({ "name": name }));
         object["metadata"]["name"] = name.into();
+        object["metadata"]["creationTimestamp"] = created.into();
         object
     };
+    let old = |number: usize| reader(&format!("t{number:04}"), "2026-01-01T00:00:00Z");
+    // The first of all by its name, and in force like the others.
+    let new = || reader("a", "2026-01-02T00:00:00Z");
+    let mut world = World::new();
     for number in 0..MOST_TEXTS {
-        world.apply(reader(&format!("t{number:04}")));
+        world.apply(old(number));
     }
     assert_eq!(world.edits().len(), MOST_TEXTS + 1);
     let before = world.objects.view().texts;
     assert_eq!(before.len(), MOST_TEXTS);
-    // The first of all by its name, and in force like the others.
-    assert_eq!(put(&world.see(reader("a"))), ["+Authentication/a.shop"]);
+    assert_eq!(put(&world.see(new())), ["+Authentication/a.shop"]);
     assert!(world.objects.view().texts == before);
     let status = world.status("Authentication", "a.shop").unwrap();
     assert_eq!(resolved(&status).0, "ReferenceNotRead");
+    // Another replica, or one that starts again, may see it together with the others or before them.
+    for is_first in [false, true] {
+        let mut other = World::new();
+        other.apply(new());
+        if is_first {
+            other.edits();
+            assert_eq!(other.objects.view().texts.len(), 1);
+        }
+        for number in (0..MOST_TEXTS).rev() {
+            other.apply(old(number));
+        }
+        other.edits();
+        assert!(other.objects.view().texts == before, "{is_first}");
+        let status = other.status("Authentication", "a.shop").unwrap();
+        assert_eq!(resolved(&status).0, "ReferenceNotRead");
+    }
     // It is read when there is room.
     let gone: ObjectName = named("t0500.shop").into();
     world.objects.remove(kind("Authentication"), &gone);
