@@ -1,11 +1,13 @@
 //! Computes what the sidecar of a cluster's pod accepts, and the pod as a destination of its own.
 
+mod own_ports;
+
 use super::cluster::{Cluster, called_by_address, endpoint, on_node};
 use super::policy::About;
 use super::room::Room;
 use super::{ClusterPod, ClusterService, Inputs, ObjectProblem, Output};
 use super::{egress, inbound, policy, protocols};
-use std::cell::LazyCell;
+use own_ports::{MOST_OF_RULES, OwnPorts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use tulle_model::manifest::WorkloadPort;
@@ -226,11 +228,27 @@ fn accepts(
     let mut room = Room::of_ports();
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     let own = OwnPorts::new(cluster, pod, served);
-    problems.extend(own.too_many(&rules).map(|text| ObjectProblem {
+    let ports = own.of_rules(&rules);
+    let too_long = ports.is_none().then(|| {
+        format!(
+            "rules about its pods have more than {MOST_OF_RULES} ports together, so those that allow some ports allow \
+             none, and those that deny some deny all: name fewer"
+        )
+    });
+    let told = own.too_many(&rules).into_iter().chain(too_long);
+    problems.extend(told.map(|text| ObjectProblem {
         object: object.clone(),
         text,
     }));
-    let mut policy = pod_policy(inputs, &own, rules);
+    let rules = match ports {
+        Some(ports) => with_ports(rules, ports),
+        None => own.without_ports(rules),
+    };
+    // Each of its services decides about its own ports, policies of the service account about all of them.
+    let mut policy = Policy {
+        permissive: policy::is_permissive(inputs),
+        rules,
+    };
     let mut ports = Vec::with_capacity(served.len());
     for (number, served) in served {
         let egress = pod.egress_gateway || served.is_egress_gateway(inputs);
@@ -295,133 +313,12 @@ fn numbers(service: &ClusterService) -> impl Iterator<Item = u16> {
     service.ports.iter().map(|p| p.port.port)
 }
 
-/// Computes who may call a pod: each of its services decides about its own ports, policies of the
-/// service account about all of them.
-fn pod_policy(inputs: &Inputs, ports: &OwnPorts<'_>, rules: Vec<OfObject>) -> Policy {
-    let rules = rules.into_iter();
-    let rules = rules.flat_map(|(about, rules)| ports.rules(about.as_ref(), rules));
-    Policy {
-        permissive: policy::is_permissive(inputs),
-        rules: rules.collect(),
-    }
-}
-
-/// Translates ports of services, which objects name, into the ports that the pod listens on. Objects may have very many
-/// rules and ports, and make as many ports known, so no rule looks at all ports for each that it names.
-struct OwnPorts<'a> {
-    served: &'a BTreeMap<u16, Served>,
-    /// Port numbers of all its services.
-    declared: BTreeSet<u16>,
-    /// The services that lead to ports, with the pod's own number, by the number that a service has for it.
-    places: BTreeMap<u16, Vec<(&'a ObjectName, u16)>>,
-    /// The services whose rules may be about all ports.
-    whole: BTreeSet<&'a str>,
-}
-
-impl<'a> OwnPorts<'a> {
-    fn new(cluster: &'a Cluster, pod: &'a ClusterPod, served: &'a BTreeMap<u16, Served>) -> Self {
-        let mut places: BTreeMap<u16, Vec<(&ObjectName, u16)>> = BTreeMap::new();
-        for (number, served) in served {
-            for (name, port) in &served.places {
-                places.entry(*port).or_default().push((name, *number));
-            }
-        }
-        let names = cluster.services_of(pod).map(|s| s.name.as_str());
-        let is_whole = |service: &str| {
-            let mut served = served.values();
-            served.all(|served| is_of(served, |name| name.as_str() == service))
-        };
-        Self {
-            served,
-            declared: cluster.services_of(pod).flat_map(numbers).collect(),
-            places,
-            whole: names.filter(|name| is_whole(name)).collect(),
-        }
-    }
-
-    /// Why rules about ports that nobody declares are about all or none of these; `None`: each that they name is known.
-    fn too_many(&self, rules: &[OfObject]) -> Option<String> {
-        let is_unknown = |p: &u16| !self.declared.contains(p) && !self.served.contains_key(p);
-        let counted = rules.iter().map(|object| {
-            let unknown = named(std::slice::from_ref(object)).filter(is_unknown);
-            (unknown.collect::<BTreeSet<u16>>().len(), &object.1)
-        });
-        let (most, rules) = counted.max_by_key(|(count, _)| *count)?;
-        let name = &rules.first().filter(|_| most > 0)?.name;
-        let (name, _) = name.split_once(" rules[").unwrap_or((name, ""));
-        Some(format!(
-            "rules about its pods name more than {MOST_NAMED} ports that neither a Service nor the pod declares (most of \
-             them {name}), so those that allow are about none of these, and those that deny are about all that nobody \
-             declares: name fewer"
-        ))
-    }
-
-    /// Translates the rules of an object, which all allow or all deny, for its services together: a rule says the same of
-    /// each. Leaves out those that are about no port of the pod.
-    fn rules(&self, about: Option<&About>, rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
-        let denies = rules.iter().any(|rule| rule.action.denies());
-        let all = LazyCell::new(|| self.all(about, denies));
-        let translated = rules.into_iter().filter_map(|mut rule| {
-            if rule.ports.is_empty() {
-                let Some(all) = &*all else {
-                    return Some(rule);
-                };
-                rule.ports.clone_from(all);
-            } else {
-                let wanted: BTreeSet<u16> = rule.ports.iter().copied().collect();
-                let own = wanted.into_iter();
-                let own = own.flat_map(|w| self.meant(w, about, denies));
-                let own: BTreeSet<u16> = own.collect();
-                rule.ports = own.into_iter().collect();
-            }
-            (!rule.ports.is_empty()).then_some(rule)
-        });
-        translated.collect()
-    }
-
-    /// The ports of the pod that a rule means which names none; `None`: all that there may be.
-    fn all(&self, about: Option<&About>, denies: bool) -> Option<Vec<u16>> {
-        let about = about?;
-        let mut whole = about.iter().filter(|(_, ports)| ports.is_empty());
-        if whole.any(|(service, _)| denies || self.whole.contains(service.as_str())) {
-            return None;
-        }
-        // Most services have the same few ports, and each of these leads to all of them.
-        let parts: BTreeSet<u16> = about.values().flatten().copied().collect();
-        let own = parts.into_iter();
-        let own = own.flat_map(|w| self.meant(w, Some(about), denies));
-        let mut own: BTreeSet<u16> = own.collect();
-        if about.values().any(BTreeSet::is_empty) {
-            let is_whole = |name: &ObjectName| about.get(name).is_some_and(BTreeSet::is_empty);
-            let served = self.served.iter();
-            let served = served.filter(|(_, served)| is_of(served, is_whole));
-            own.extend(served.map(|(number, _)| *number));
-        }
-        Some(own.into_iter().collect())
-    }
-
-    /// The ports of the pod that a rule means which names the port `wanted`. A rule may name the pod's
-    /// own number only if no service of the pod has a port of that number. Where rules name too many of these, one that
-    /// denies means all that nobody declares, and one that allows none.
-    fn meant(&self, wanted: u16, about: Option<&About>, denies: bool) -> impl Iterator<Item = u16> {
-        let is_meant = move |ports: &BTreeSet<u16>| ports.is_empty() || ports.contains(&wanted);
-        let is_about = move |service: &ObjectName| {
-            about.is_none_or(|about| about.get(service).is_some_and(is_meant))
-        };
-        let own = match self.served.get(&wanted) {
-            _ if self.declared.contains(&wanted) => None,
-            Some(own) => is_of(own, is_about).then_some(wanted),
-            None => denies.then_some(ANY),
-        };
-        let own = own.filter(|_| about.is_none_or(|about| about.values().any(is_meant)));
-        let led = self.places.get(&wanted).into_iter().flatten();
-        let led = led.filter(move |(service, _)| is_about(service));
-        own.into_iter().chain(led.map(|(_, number)| *number))
-    }
-}
-
-/// Whether rules about some services may be about a port: one of these leads to it, or no service does.
-fn is_of(served: &Served, is_about: impl Fn(&ObjectName) -> bool) -> bool {
-    let mut places = served.places.iter();
-    served.places.is_empty() || places.any(|(name, _)| is_about(name))
+/// Gives rules, object by object, their ports of the pod. Leaves out those that are about none.
+fn with_ports(objects: Vec<OfObject>, ports: Vec<Option<Vec<u16>>>) -> Vec<PolicyRule> {
+    let rules = objects.into_iter().flat_map(|(_, rules)| rules);
+    let rules = rules.zip(ports).filter_map(|(rule, ports)| match ports {
+        None => Some(rule),
+        Some(ports) => (!ports.is_empty()).then_some(PolicyRule { ports, ..rule }),
+    });
+    rules.collect()
 }

@@ -301,3 +301,76 @@ fn rules_that_name_too_many_ports_allow_none_of_these_and_deny_all() {
         "{told:?}"
     );
 }
+
+/// Each of thousands of rules may be about each of thousands of ports.
+#[test]
+fn rules_with_too_many_ports_together_allow_none_and_deny_all() {
+    // It leads from one port to a thousand of the pod.
+    let service = || {
+        let Edit::Service(mut service) = leading("c", None) else {
+            panic!("it is a Service");
+        };
+        let endpoints = &mut service.ports[0].endpoints;
+        let first = endpoints[0].clone();
+        endpoints.extend((9001..10_000).map(|own| {
+            let mut endpoint = first.clone();
+            endpoint.address.set_port(own);
+            endpoint
+        }));
+        Edit::Service(service)
+    };
+    let rule = json!({ "from": { "serviceAccounts": ["front"] }, "to": { "ports": [80] } });
+    let policy = |name: &str, action: &str, mut rules: Vec<Value>| {
+        // This one is about all ports that there may be, however many the others have.
+        rules.extend((action == "Allow").then(|| json!({ "from": rule["from"] })));
+        let spec = json!({ "targetRefs": about("c"), "action": action, "rules": rules });
+        of_shop("AuthorizationPolicy", name, spec)
+    };
+    let of = |denying: usize| {
+        shop([
+            service(),
+            policy("allow", "Allow", vec![rule.clone(); 500]),
+            policy("deny", "Deny", vec![rule.clone(); denying]),
+        ])
+    };
+    let held = |index: &Index| -> Vec<(Action, usize)> {
+        let rules = inbound(index, "web-1.shop").policy.rules.into_iter();
+        let mut held: Vec<_> = rules.map(|r| (r.action, r.ports.len())).collect();
+        held.dedup();
+        held
+    };
+    let told = |index: &Index| -> Vec<String> {
+        let told = index.problems().into_iter().map(|p| p.to_string());
+        told.filter(|t| t.contains("more than 1000000 ports together"))
+            .collect()
+    };
+    let (fits, too_much) = (of(500), of(501));
+    let all = [
+        (Action::Allow, 1000),
+        (Action::Allow, 0),
+        (Action::Deny, 1000),
+    ];
+    assert_eq!((held(&fits), told(&fits)), (all.to_vec(), Vec::new()));
+    assert_eq!(held(&too_much), [(Action::Allow, 0), (Action::Deny, 0)]);
+    let told = told(&too_much);
+    assert!(
+        told.len() == 1 && told[0].starts_with("service/a.shop: "),
+        "{told:?}"
+    );
+}
+
+/// Rules of an object that name the same port look once for what it means.
+#[test]
+fn an_object_of_many_rules_about_many_services_is_soon_read() {
+    let names: Vec<String> = (0..1000).map(|i| format!("s{i:03}")).collect();
+    let whole = |name: &String| json!({ "kind": "Service", "name": name });
+    let refs: Value = names.iter().map(whole).collect();
+    let rule = json!({ "from": { "serviceAccounts": ["front"] }, "to": { "ports": [80] } });
+    let spec = json!({ "targetRefs": refs, "rules": vec![rule; 20_000] });
+    let services = names.iter().map(|name| leading(name, Some("http")));
+    let mut edits: Vec<Edit> = services.collect();
+    edits.push(of_shop("AuthorizationPolicy", "p", spec));
+    let rules = inbound(&shop(edits), "web-1.shop").policy.rules;
+    assert_eq!(rules.len(), 20_000);
+    assert!(rules.iter().all(|rule| rule.ports == [8080]));
+}
