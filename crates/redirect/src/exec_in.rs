@@ -56,6 +56,7 @@ pub struct LaunchSpec {
     pub no_new_privileges: bool,
     /// Numbers of files that the program inherits besides standard input, output and error; set by
     /// [`LaunchSpec::command_passing`].
+    #[serde(default)]
     pub passed: Vec<i32>,
 }
 

@@ -3,7 +3,7 @@
 
 use super::bounds::{TULLE, a_service, object_of, of_shop};
 use super::lengths::shop;
-use super::unions::{about, closed, port};
+use super::unions::{JWKS, about, closed, port};
 use super::*;
 use crate::index::policy;
 use crate::index::room::{self, Room};
@@ -147,25 +147,25 @@ fn a_port_whose_providers_have_too_many_keys_is_closed() {
 #[test]
 fn a_port_whose_plugins_and_inline_keys_are_too_long_is_closed_and_names_them() {
     let plugin = |i: usize| {
-        let source = format!("// {}", "x".repeat(1 << 20));
+        let source = format!("// {}", "x".repeat(250_000));
         let spec = json!({ "targetRefs": about("a"), "source": source });
-        of_shop("Plugin", &format!("p{i:02}"), spec)
+        of_shop("Plugin", &format!("p{i:03}"), spec)
     };
-    let provider = json!({ "issuer": "i", "jwks": " ".repeat(1 << 20) });
+    let provider = json!({ "issuer": "i", "jwks": JWKS.to_owned() + &" ".repeat(1 << 20) });
     let auth = json!({ "targetRefs": about("a"), "jwt": { "providers": [provider] } });
     let limited = |plugins: usize| {
         let plugins = (0..plugins).map(plugin);
         shop(plugins.chain([of_shop("Authentication", "t", auth.clone())]))
     };
-    let ordinary = limited(10);
+    let ordinary = limited(40);
     assert_eq!(closed(&ordinary), Vec::<String>::new());
-    assert_eq!(port(&ordinary).rules[0].filters.len(), 11);
-    let names = closed(&limited(30));
+    assert_eq!(port(&ordinary).rules[0].filters.len(), 41);
+    let names = closed(&limited(110));
     assert_eq!(names.len(), 1);
     for name in [
         "Authentication/t.shop",
-        "Plugin/p00.shop",
-        "Plugin/p29.shop",
+        "Plugin/p000.shop",
+        "Plugin/p109.shop",
     ] {
         assert!(names[0].contains(name), "{}", names[0]);
     }
