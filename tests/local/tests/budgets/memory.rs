@@ -18,8 +18,9 @@ const WARM_UP: usize = 100;
 const PLAIN_BYTES: u64 = 2 * 1024;
 const TLS_BYTES: u64 = 12 * 1024;
 const START_BYTES: u64 = 6 << 20;
-/// Size limit of the release build's file, which images carry.
-const PROGRAM_BYTES: u64 = 11_000_000;
+/// Size limit of the release build's file. A static one, as releases and images have it, has 123,000 bytes more, and may have
+/// 11,000,000 (`scripts/build-static.sh`).
+const PROGRAM_BYTES: u64 = 10_870_000;
 
 /// Memory once it no longer falls: the allocator takes its time to give back what is free.
 fn settled_memory(proxy: &Proxy) -> u64 {
