@@ -122,7 +122,7 @@ async fn a_service_that_two_proxies_want_is_asked_for_once_and_told_to_both() {
     b.subscribe(&["service/x", "service/y"], &[("service/x", version("1"))])
         .await;
     assert_eq!(asked(&services).await, (vec!["service/y".into()], vec![]));
-    // Nobody is told that a service does not exist before the controller has said so.
+    // Proxies are not told that a service does not exist before the controller has said so.
     services.take(told(&[("service/x", "2")], &[]));
     assert_eq!(a.update().await, one("service/x", "2"));
     assert_eq!(b.update().await, one("service/x", "2"));

@@ -5,7 +5,10 @@ use super::inputs::Objects;
 use super::room::{self, NoRoom, Room};
 use super::{Inputs, ObjectProblem, Output, inbound, policy, workloads};
 use std::collections::BTreeSet;
-use tulle_model::manifest::{GatewaySpec, ListenerSpec, ListenerTlsSpec, ParentRef, TargetRef};
+use tulle_model::manifest::{
+    FilterRefs, GatewaySpec, GrpcRouteRule, HttpRouteRule, ListenerSpec, ListenerTlsSpec,
+    ParentRef, RouteFilter, TargetRef,
+};
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
     Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls, Policy, Resource, Route,
@@ -380,6 +383,29 @@ fn placed<'a, T>(
     all
 }
 
+/// A rule of an HTTPRoute or of a GRPCRoute.
+enum Rule<'a> {
+    Http(&'a HttpRouteRule),
+    Grpc(&'a GrpcRouteRule),
+}
+
+impl Rule<'_> {
+    /// The number of its matches, and its filters.
+    fn parts(&self) -> (usize, &[RouteFilter]) {
+        match self {
+            Self::Http(rule) => (rule.matches.len(), &rule.filters),
+            Self::Grpc(rule) => (rule.matches.len(), &rule.filters),
+        }
+    }
+
+    fn made(&self, refs: &dyn FilterRefs) -> Option<RouteRule> {
+        match self {
+            Self::Http(rule) => rule.rule(refs),
+            Self::Grpc(rule) => rule.rule(refs),
+        }
+    }
+}
+
 fn http_routes<'a>(
     inputs: &'a Inputs,
     owner: &ObjectName,
@@ -396,44 +422,35 @@ fn http_routes<'a>(
         clients: String::new(),
     };
     let objects = (HTTP_ROUTE, &inputs.routes);
-    let http = placed(inputs, objects, |s| &s.parent_refs, &places);
+    let http = placed(inputs, objects, |s| &s.parent_refs, &places).into_iter();
+    let http = http.map(|(object, spec, place)| {
+        let rules = spec.rules.iter().map(Rule::Http);
+        (object, &spec.hostnames, rules.collect::<Vec<_>>(), place)
+    });
     let objects = ("GRPCRoute", &inputs.grpc_routes);
-    let grpc = placed(inputs, objects, |s| &s.parent_refs, &places);
+    let grpc = placed(inputs, objects, |s| &s.parent_refs, &places).into_iter();
+    let grpc = grpc.map(|(object, spec, place)| {
+        let rules = spec.rules.iter().map(Rule::Grpc);
+        (object, &spec.hostnames, rules.collect(), place)
+    });
+    let all: Vec<_> = http.chain(grpc).collect();
     let own = owner.namespace();
-    let others = http.iter().map(|(object, ..)| object.name.namespace());
-    let others = others.chain(grpc.iter().map(|(object, ..)| object.name.namespace()));
+    let others = all.iter().map(|(object, ..)| object.name.namespace());
     let others: BTreeSet<&str> = others.filter(|namespace| *namespace != own).collect();
     let (mut routes, told) = room::with_rooms(own, others.len(), |rooms| {
         let (mut routes, mut problems) = (Vec::new(), Vec::new());
-        for (object, spec, place) in &http {
+        for (object, hosts, rules, place) in &all {
             if rooms.are_too_full() {
                 break;
             }
             let room = rooms.room(object.name.namespace());
             let most = room.most();
-            let rules = spec.rules.iter().filter_map(|r| {
-                let parts = (r.matches.len(), r.filters.as_slice());
+            let rules = rules.iter().filter_map(|rule| {
                 let policy = |made: &RouteRule, left| policy(*object, made, left);
-                room.rule(inputs, parts, |refs| r.rule(refs), policy)
+                room.rule(inputs, rule.parts(), |refs| rule.made(refs), policy)
             });
             let rules = room::told(object.object(), rules, most, &mut problems);
-            let made = route(*object, &spec.hostnames, rules, place.clone());
-            routes.push((*object, made));
-        }
-        for (object, spec, place) in &grpc {
-            if rooms.are_too_full() {
-                break;
-            }
-            let room = rooms.room(object.name.namespace());
-            let most = room.most();
-            let rules = spec.rules.iter().filter_map(|r| {
-                let parts = (r.matches.len(), r.filters.as_slice());
-                let policy = |made: &RouteRule, left| policy(*object, made, left);
-                room.rule(inputs, parts, |refs| r.rule(refs), policy)
-            });
-            let rules = room::told(object.object(), rules, most, &mut problems);
-            let made = route(*object, &spec.hostnames, rules, place.clone());
-            routes.push((*object, made));
+            routes.push((*object, route(*object, hosts, rules, place.clone())));
         }
         (routes, problems)
     });

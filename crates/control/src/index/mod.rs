@@ -86,7 +86,8 @@ pub struct EncodedResource {
     pub service: Option<ObjectName>,
     /// Services that this one's routes refer to.
     pub backends: Vec<ObjectName>,
-    /// It needs keys of tokens that were not asked for yet. No proxy is sent it before.
+    /// It needs keys of tokens that were not asked for yet, or on a joined host the controller's answer. No proxy is sent it
+    /// before.
     pub awaits_keys: bool,
 }
 

@@ -283,7 +283,7 @@ mod tests {
             ),
             ("Authentication", json!({ "targetRefs": b }), &not_b),
             ("Plugin", json!({ "targetRefs": b }), &not_b),
-            // Nobody knows whom these are about.
+            // It is not known whom these are about.
             (authorization, json!({ "targets": b }), &nothing),
             (authorization, json!({ "targetRefs": unknown }), &nothing),
             (authorization, json!({ "targetRefs": group }), &nothing),

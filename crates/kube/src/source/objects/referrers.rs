@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Default)]
 pub(super) struct ChosenTexts {
     pub(super) read: BTreeSet<TextKey>,
-    /// Those that are too many to be read.
+    /// Keys that are too many to be read.
     pub(super) unread: BTreeSet<TextKey>,
 }
 
@@ -58,7 +58,7 @@ impl Objects {
                 (created, id, seen)
             })
             .collect();
-        // Those of one time stay in the order of their kinds and names.
+        // Objects of one time stay in the order of their kinds and names.
         by_age.sort_by_key(|(created, ..)| *created);
         let mut chosen: BTreeMap<&str, BTreeSet<&TextKey>> = BTreeMap::new();
         let mut left_out = BTreeSet::new();

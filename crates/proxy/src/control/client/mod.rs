@@ -270,7 +270,7 @@ impl<S: Sink> ControlClient<S> {
         &mut self,
         lookups: &mut mpsc::Receiver<String>,
     ) -> Result<Infallible, ControlError> {
-        // Nobody reads there while no controller answers.
+        // The socket is not read while no controller answers.
         self.take_what_was_said().await;
         if !self.has_valid_certificate() {
             let signed = self.signing(self.proof()?)?.await?;

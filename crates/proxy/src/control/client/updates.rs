@@ -177,7 +177,7 @@ impl<S: Sink> ControlClient<S> {
         }
         self.awaited.clear();
         if let Some(unanswered) = &mut self.unanswered {
-            // Nobody has asked for these.
+            // These were not asked for.
             unanswered.retain(|name| !self.unused.contains(name));
         }
         self.more = false;

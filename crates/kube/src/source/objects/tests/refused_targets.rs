@@ -39,7 +39,7 @@ fn a_bad_target_opens_none_of_the_others() {
             json!({ "kind": "HTTPRoute", "name": "r", "port": 80 }),
             Some("r.shop"),
         ),
-        // Nobody knows what these are.
+        // It is not known what these are.
         (json!({ "kind": "Service", "name": "No_Name" }), None),
         (json!({ "kind": "Newer", "name": "cart" }), None),
         (

@@ -111,7 +111,7 @@ async fn services_come_from_the_host_while_it_hears_of_changes() {
         .await;
     let said = next(&mut client.services).await;
     client.host_says(said);
-    // Nobody has asked for the other one.
+    // The other one was not asked for.
     assert_eq!(held(&client), [("service/x", 3), ("service/y", 1)]);
     assert!(client.awaited.is_empty());
     // One that the application is likely to call was on its way whole.
