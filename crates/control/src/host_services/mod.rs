@@ -107,7 +107,7 @@ impl HostServices {
         match wanted.names.get(name) {
             Some(want) if want.is_answered => self.hub.get(name),
             _ => Some(EncodedResource {
-                awaits_keys: true,
+                is_incomplete: true,
                 ..resource(0, Bytes::new(), Bytes::new())
             }),
         }
@@ -209,7 +209,7 @@ fn resource(version: u64, body: Bytes, labels: Bytes) -> EncodedResource {
         owner: None,
         service: None,
         backends: Vec::new(),
-        awaits_keys: false,
+        is_incomplete: false,
     }
 }
 

@@ -275,7 +275,7 @@ fn what_is_given_up_and_wanted_again_at_once_is_asked_for_anew() {
     let request = services.next_request().unwrap();
     assert_eq!(request.unsubscribe, ["service/x"]);
     assert_eq!(request.subscribe, ["service/x"]);
-    assert!(services.get("service/x").unwrap().awaits_keys);
+    assert!(services.get("service/x").unwrap().is_incomplete);
     assert_eq!(services.next_request(), None);
 }
 

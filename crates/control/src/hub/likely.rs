@@ -381,7 +381,7 @@ mod tests {
             owner: None,
             service: Some(named(service)),
             backends: backends.iter().map(|b| named(b)).collect(),
-            awaits_keys: false,
+            is_incomplete: false,
         }
     }
 

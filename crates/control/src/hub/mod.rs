@@ -366,7 +366,7 @@ mod tests {
             owner: None,
             service: Some(named(service)),
             backends: Vec::new(),
-            awaits_keys: false,
+            is_incomplete: false,
         };
         (format!("service/{service}").into(), entry)
     }

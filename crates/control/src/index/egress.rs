@@ -23,7 +23,7 @@ pub(super) fn outputs(inputs: &Inputs) -> Vec<Output> {
         rank: 0,
         owner: None,
         resource: Resource::Egress(Egress { rules }),
-        awaits_keys: false,
+        is_incomplete: false,
     }]
 }
 

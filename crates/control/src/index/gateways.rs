@@ -56,7 +56,7 @@ pub(super) fn outputs(
         rank: 0,
         owner: Some(owner),
         resource: Resource::Gateway(gateway),
-        awaits_keys: inputs.awaited_keys(),
+        is_incomplete: inputs.awaited_keys(),
     }]
 }
 

@@ -60,7 +60,7 @@ pub(super) fn outputs(
             rank,
             owner: Some(owner),
             resource: Resource::Inbound(inbound(inputs, name, (workload, spec), policy, problems)),
-            awaits_keys: inputs.awaited_keys(),
+            is_incomplete: inputs.awaited_keys(),
         });
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn outputs(settings: &MeshSettings) -> Vec<Output> {
         rank: 0,
         owner: None,
         resource: Resource::Mesh(settings.clone()),
-        awaits_keys: false,
+        is_incomplete: false,
     }]
 }
 

@@ -86,9 +86,9 @@ pub struct EncodedResource {
     pub service: Option<ObjectName>,
     /// Services that this one's routes refer to.
     pub backends: Vec<ObjectName>,
-    /// It needs keys of tokens that were not asked for yet, or on a joined host the controller's answer. No proxy is sent it
+    /// It lacks keys of tokens that were not asked for yet, or on a joined host the controller's answer. No proxy is sent it
     /// before.
-    pub awaits_keys: bool,
+    pub is_incomplete: bool,
 }
 
 impl EncodedResource {
@@ -199,7 +199,7 @@ struct Output {
     rank: u8,
     owner: Option<SpiffeId>,
     resource: Resource,
-    awaits_keys: bool,
+    is_incomplete: bool,
 }
 
 struct Claim {
@@ -491,7 +491,7 @@ impl Index {
             owner: output.owner,
             service,
             backends,
-            awaits_keys: output.awaits_keys,
+            is_incomplete: output.is_incomplete,
         };
         let cluster = self.inputs.cluster.as_ref();
         let cluster = cluster.filter(|_| name.starts_with("address/"));

@@ -75,7 +75,7 @@ pub(super) fn pod_outputs(
             rank: 0,
             owner: Some(owner.clone()),
             resource: Resource::Inbound(accepts(inputs, cluster, pod, &served, rules, problems)),
-            awaits_keys: inputs.awaited_keys(),
+            is_incomplete: inputs.awaited_keys(),
         });
     }
     let own_name = called_by_address(name).to_string();
@@ -85,7 +85,7 @@ pub(super) fn pod_outputs(
         rank: 1,
         owner: None,
         resource: Resource::Alias(own_name.clone()),
-        awaits_keys: false,
+        is_incomplete: false,
     }));
     let ports = served.into_iter().map(|(port, served)| ServicePort {
         port,
@@ -110,7 +110,7 @@ pub(super) fn pod_outputs(
             workloads: Workloads::new(&[vec![()]], |()| Some((&pod.workload, 0))),
             ..Default::default()
         }),
-        awaits_keys: false,
+        is_incomplete: false,
     });
     outputs
 }

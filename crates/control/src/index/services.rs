@@ -21,7 +21,7 @@ pub(super) fn outputs(
         return Vec::new();
     }
     let service = service(inputs, name, problems);
-    let awaits_keys = inputs.awaited_keys();
+    let is_incomplete = inputs.awaited_keys();
     let mut outputs: Vec<Output> = service
         .addresses
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn outputs(
             rank: 0,
             owner: None,
             resource: Resource::Alias(name.to_string()),
-            awaits_keys: false,
+            is_incomplete: false,
         })
         .collect();
     outputs.extend(hosts(inputs, name.as_str()).map(|host| Output {
@@ -38,7 +38,7 @@ pub(super) fn outputs(
         rank: 0,
         owner: None,
         resource: Resource::Host(name.to_string()),
-        awaits_keys: false,
+        is_incomplete: false,
     }));
     inbound::outputs(inputs, name, &mut outputs, problems);
     outputs.push(Output {
@@ -46,7 +46,7 @@ pub(super) fn outputs(
         rank: 0,
         owner: None,
         resource: Resource::Service(service),
-        awaits_keys,
+        is_incomplete,
     });
     outputs
 }
@@ -77,7 +77,7 @@ pub(super) fn catalog(inputs: &Inputs) -> Vec<Output> {
         rank: 0,
         owner: None,
         resource: Resource::Catalog(names.into_iter().collect()),
-        awaits_keys: false,
+        is_incomplete: false,
     }]
 }
 

@@ -382,8 +382,8 @@ impl Session {
         // A name may pass to another identity while it is subscribed to.
         let mine = |e: &EncodedResource| e.owner.as_ref().is_none_or(|o| *o == self.identity);
         let bytes = match lookup(&name).filter(mine) {
-            // It changes when the keys were asked for; until then the proxy goes on with what it has.
-            Some(entry) if entry.awaits_keys => return 0,
+            // It changes when it has what it lacks; until then the proxy goes on with what it has.
+            Some(entry) if entry.is_incomplete => return 0,
             Some(entry) if *held == KnownVersion::Version(entry.version) => return 0,
             Some(entry) => {
                 let before = std::mem::replace(held, KnownVersion::Version(entry.version));

@@ -26,7 +26,7 @@ fn resource(body: Bytes) -> EncodedResource {
         owner: None,
         service: None,
         backends: Vec::new(),
-        awaits_keys: false,
+        is_incomplete: false,
     }
 }
 
@@ -101,16 +101,16 @@ fn known_versions_are_not_sent_again() {
 }
 
 #[test]
-fn a_proxy_keeps_what_it_has_while_the_new_one_awaits_keys() {
+fn a_proxy_keeps_what_it_has_while_the_new_one_is_incomplete() {
     let mesh = Mesh(BTreeMap::from([
         ("service/a", (2, None)),
         ("service/b", (2, None)),
     ]));
     let awaiting = |name: &str| {
-        let awaits_keys = name == "service/a";
+        let is_incomplete = name == "service/a";
         let entry = mesh.lookup()(name)?;
         Some(EncodedResource {
-            awaits_keys,
+            is_incomplete,
             ..entry
         })
     };
