@@ -5,11 +5,13 @@
 pub mod away;
 mod body;
 pub mod codec;
+mod name;
 mod packing;
 mod patch;
 mod revocation;
 
 pub use body::{Encoded, InvalidBody, decode, decode_body, encode, encode_body};
+pub use name::is_service;
 pub use patch::{apply_patch, patch, version};
 
 /// Metadata of the status with which a controller that ends closes a stream of configuration: within how many

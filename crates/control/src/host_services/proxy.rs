@@ -2,7 +2,7 @@
 
 use super::HostServices;
 use crate::hub::Stream;
-use crate::serve::session::{AckResult, Session, check_name, is_service};
+use crate::serve::session::{AckResult, Session, check_name};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
-use tulle_api::v1;
 use tulle_api::v1::host_services::Say;
+use tulle_api::{is_service, v1};
 use tulle_model::identity::SpiffeId;
 use tulle_net::messages::{self, Outgoing};
 

@@ -8,6 +8,7 @@ use crate::index::EncodedResource;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use tulle_api::is_service;
 use tulle_model::identity::SpiffeId;
 use tulle_model::namespaced::ObjectName;
 
@@ -38,7 +39,7 @@ impl Forms {
     }
 
     fn have(self, name: &str) -> bool {
-        name.starts_with("service/")
+        is_service(name)
             || self.addresses && name.starts_with("address/")
             || self.hosts && name.starts_with("host/")
     }
@@ -140,7 +141,7 @@ impl Catalog {
         let is_pod = key.0;
         let known = self.services.entry(key).or_default();
         known.names.insert(name.clone(), bytes);
-        if name.starts_with("service/") {
+        if is_service(name) {
             known.backends = backends;
         }
         self.count(name, is_pod, |sum| sum + bytes);

@@ -14,12 +14,10 @@
 
 mod services;
 
-pub(crate) use services::is_service;
-
 use crate::index::{EncodedResource, Patched};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use tulle_api::v1;
+use tulle_api::{is_service, v1};
 use tulle_model::identity::SpiffeId;
 
 /// Names one proxy may subscribe to.

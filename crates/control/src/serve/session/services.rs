@@ -5,12 +5,7 @@ use super::{KnownVersion, Session};
 use crate::index::EncodedResource;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use tulle_api::v1;
-
-/// Whether this is the name of a service.
-pub(crate) fn is_service(name: &str) -> bool {
-    name.starts_with("service/")
-}
+use tulle_api::{is_service, v1};
 
 impl Session {
     /// The proxy gets services of its host from now on.

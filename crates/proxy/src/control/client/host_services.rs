@@ -10,8 +10,8 @@ use std::io;
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout, timeout_at};
-use tulle_api::v1;
 use tulle_api::v1::host_services::Say;
+use tulle_api::{is_service, v1};
 use tulle_net::messages::{self, Incoming, Outgoing};
 use tulle_net::passing;
 
@@ -24,11 +24,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// Longest wait until it reads; nothing else is done meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Whether this is the name of a service.
-fn is_service(name: &str) -> bool {
-    name.starts_with("service/")
-}
 
 /// The proxy's end of the socket.
 pub(super) struct HostServices {
