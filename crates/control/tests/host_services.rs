@@ -2,77 +2,22 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
+#[path = "common/host_proxy.rs"]
+mod host_proxy;
 
 use common::{Mesh, Stream, names, start, workload};
-use prost::Message;
+use host_proxy::Proxy;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tonic::Code;
 use tulle_api::v1;
 use tulle_api::v1::host_services::Say;
 use tulle_control::host_services::HostServices;
-use tulle_model::identity::SpiffeId;
-use tulle_net::messages::{self, Incoming, Outgoing};
 use tulle_tls::Identity;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The end of a proxy.
-struct Proxy {
-    incoming: Incoming,
-    outgoing: Outgoing,
-}
-
 impl Proxy {
-    fn attach(services: &Arc<HostServices>, name: &str) -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let id = SpiffeId::parse(&format!("spiffe://tulle.local/svc/{name}")).unwrap();
-        tokio::spawn(services.clone().serve(id, ours));
-        let (incoming, outgoing) = messages::over(theirs, 1 << 20);
-        Self { incoming, outgoing }
-    }
-
-    async fn next(&mut self) -> Say {
-        loop {
-            let message = timeout(PATIENCE, self.incoming.next()).await.unwrap();
-            let message = message.unwrap().expect("the host goes on");
-            match v1::HostServices::decode(message).unwrap().say.unwrap() {
-                Say::Alive(_) => {}
-                said => return said,
-            }
-        }
-    }
-
     async fn until_connected(&mut self, is: bool) {
-        while self.next().await != Say::Connected(is) {}
-    }
-
-    async fn subscribe(&mut self, names: &[&str]) {
-        let request = v1::SubscribeRequest {
-            subscribe: names.iter().map(ToString::to_string).collect(),
-            ..Default::default()
-        };
-        self.outgoing.send(request.encode_to_vec()).await.unwrap();
-    }
-
-    /// The next update, which it takes.
-    async fn update(&mut self) -> v1::ConfigUpdate {
-        let update = match self.next().await {
-            Say::Update(update) => update,
-            other => panic!("{other:?}"),
-        };
-        let request = v1::SubscribeRequest {
-            ack: Some(v1::Ack {
-                nonce: update.nonce,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        self.outgoing.send(request.encode_to_vec()).await.unwrap();
-        update
+        while self.next().await.expect("the host goes on") != Say::Connected(is) {}
     }
 }
 
@@ -100,7 +45,7 @@ async fn a_change_is_sent_to_a_host_once_and_told_to_its_proxies() {
     let following = follow(&mesh, &host, &services).await;
     for proxy in [&mut one, &mut two] {
         proxy.until_connected(true).await;
-        proxy.subscribe(&["service/b", "service/none"]).await;
+        proxy.subscribe(&["service/b", "service/none"], &[]).await;
         let update = proxy.update().await;
         let (mut told, mut gone) = (names(&update).join(" "), update.removed.clone());
         // They may come in two.

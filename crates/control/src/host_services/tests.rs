@@ -1,36 +1,12 @@
-use super::*;
-use prost::Message;
-use tokio::net::UnixStream;
-use tulle_api::v1::host_services::Say;
-use tulle_model::identity::SpiffeId;
-use tulle_net::messages::{self, Incoming, Outgoing};
+#[path = "../../tests/common/host_proxy.rs"]
+mod host_proxy;
 
-/// The end of a proxy.
-struct Proxy {
-    incoming: Incoming,
-    outgoing: Outgoing,
-}
+use super::*;
+use host_proxy::Proxy;
+use prost::Message;
+use tulle_api::v1::host_services::Say;
 
 impl Proxy {
-    fn attach(services: &Arc<HostServices>, name: &str) -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let id = SpiffeId::parse(&format!("spiffe://t/svc/{name}")).unwrap();
-        tokio::spawn(services.clone().serve(id, ours));
-        let (incoming, outgoing) = messages::over(theirs, 1 << 20);
-        Self { incoming, outgoing }
-    }
-
-    /// The next message, but that the host is alive.
-    async fn next(&mut self) -> Option<Say> {
-        loop {
-            let message = self.incoming.next().await.unwrap()?;
-            let say = v1::HostServices::decode(message).unwrap().say;
-            if say != Some(Say::Alive(true)) {
-                return say;
-            }
-        }
-    }
-
     async fn connected(&mut self) -> bool {
         match self.next().await {
             Some(Say::Connected(is)) => is,
@@ -39,38 +15,13 @@ impl Proxy {
     }
 
     /// Names with versions, and names that do not exist, of the next update, which it takes.
-    async fn update(&mut self) -> (Vec<(String, u64)>, Vec<String>) {
-        let Some(Say::Update(update)) = self.next().await else {
-            panic!("no update");
-        };
-        let nonce = update.nonce;
-        self.say(v1::SubscribeRequest {
-            ack: Some(v1::Ack {
-                nonce,
-                ..Default::default()
-            }),
-            ..Default::default()
-        })
-        .await;
+    async fn versions(&mut self) -> (Vec<(String, u64)>, Vec<String>) {
+        let update = self.update().await;
         let resources = update.resources.into_iter();
         (
             resources.map(|r| (r.name, r.version)).collect(),
             update.removed,
         )
-    }
-
-    async fn say(&mut self, request: v1::SubscribeRequest) {
-        self.outgoing.send(request.encode_to_vec()).await.unwrap();
-    }
-
-    async fn subscribe(&mut self, names: &[&str], known: &[(&str, u64)]) {
-        let known = known.iter().map(|(name, v)| ((*name).to_owned(), *v));
-        self.say(v1::SubscribeRequest {
-            subscribe: names.iter().map(ToString::to_string).collect(),
-            known: known.collect(),
-            ..Default::default()
-        })
-        .await;
     }
 }
 
@@ -117,17 +68,17 @@ async fn a_service_that_two_proxies_want_is_asked_for_once_and_told_to_both() {
     a.subscribe(&["service/x"], &[]).await;
     assert_eq!(asked(&services).await, (vec!["service/x".into()], vec![]));
     assert_eq!(services.take(told(&[("service/x", "1")], &[])).error, "");
-    assert_eq!(a.update().await, one("service/x", "1"));
+    assert_eq!(a.versions().await, one("service/x", "1"));
     // The second is told at once, and no more if it has that version.
     b.subscribe(&["service/x", "service/y"], &[("service/x", version("1"))])
         .await;
     assert_eq!(asked(&services).await, (vec!["service/y".into()], vec![]));
     // Proxies are not told that a service does not exist before the controller has said so.
     services.take(told(&[("service/x", "2")], &[]));
-    assert_eq!(a.update().await, one("service/x", "2"));
-    assert_eq!(b.update().await, one("service/x", "2"));
+    assert_eq!(a.versions().await, one("service/x", "2"));
+    assert_eq!(b.versions().await, one("service/x", "2"));
     services.take(told(&[], &["service/y"]));
-    assert_eq!(b.update().await, (vec![], vec!["service/y".into()]));
+    assert_eq!(b.versions().await, (vec![], vec!["service/y".into()]));
     // It is wanted until the last one has gone.
     drop(a);
     b.say(v1::SubscribeRequest {
@@ -156,7 +107,7 @@ async fn a_change_comes_as_a_patch_of_what_the_host_holds() {
     };
     let (old, new) = (whole("7"), whole("8"));
     services.take(told(&[("service/x", &old)], &[]));
-    assert_eq!(proxy.update().await, one("service/x", &old));
+    assert_eq!(proxy.versions().await, one("service/x", &old));
     let encoded = |text: &str| tulle_api::Encoded {
         body: text.as_bytes().to_vec().into(),
         labels: Bytes::new(),
@@ -171,7 +122,7 @@ async fn a_change_comes_as_a_patch_of_what_the_host_holds() {
         ..Default::default()
     };
     assert_eq!(services.take(update.clone()).error, "");
-    assert_eq!(proxy.update().await, one("service/x", &new));
+    assert_eq!(proxy.versions().await, one("service/x", &new));
     // It does not fit another version.
     let other = new.replace("1,", "2,");
     services.take(told(&[("service/x", &other)], &[]));
@@ -188,7 +139,7 @@ async fn a_new_session_begins_with_what_is_held_and_each_proxy_says_anew_what_it
     proxy.subscribe(&["service/x", "service/y"], &[]).await;
     asked(&services).await;
     services.take(told(&[("service/x", "1")], &["service/y"]));
-    let (told_it, gone) = proxy.update().await;
+    let (told_it, gone) = proxy.versions().await;
     assert_eq!(told_it, one("service/x", "1").0);
     assert_eq!(gone, ["service/y"]);
     // The controller is away, and the proxy has another one of the two from it meanwhile.
@@ -208,11 +159,11 @@ async fn a_new_session_begins_with_what_is_held_and_each_proxy_says_anew_what_it
             ..Default::default()
         })
         .await;
-    assert_eq!(proxy.update().await, one("service/x", "1"));
+    assert_eq!(proxy.versions().await, one("service/x", "1"));
     // A service that it does not want any more is given up, and the other one is not asked for again.
     assert_eq!(asked(&services).await, (vec![], vec!["service/y".into()]));
     services.take(told(&[("service/x", "2")], &[]));
-    assert_eq!(proxy.update().await, one("service/x", "2"));
+    assert_eq!(proxy.versions().await, one("service/x", "2"));
 }
 
 /// A proxy writes what it holds before it reads what is on its way to it.
@@ -225,7 +176,7 @@ async fn what_is_in_flight_when_a_proxy_says_anew_what_it_holds_is_sent_again() 
     proxy.subscribe(&["service/x"], &[]).await;
     asked(&services).await;
     services.take(told(&[("service/x", "1")], &[]));
-    assert_eq!(proxy.update().await, one("service/x", "1"));
+    assert_eq!(proxy.versions().await, one("service/x", "1"));
     // It goes, and comes back as it was before the proxy has answered.
     services.take(told(&[], &["service/x"]));
     let Some(Say::Update(gone)) = proxy.next().await else {
@@ -246,7 +197,7 @@ async fn what_is_in_flight_when_a_proxy_says_anew_what_it_holds_is_sent_again() 
             ..Default::default()
         })
         .await;
-    assert_eq!(proxy.update().await, one("service/x", "1"));
+    assert_eq!(proxy.versions().await, one("service/x", "1"));
 }
 
 #[tokio::test]
