@@ -123,6 +123,8 @@ async fn a_change_comes_as_a_patch_of_what_the_host_holds() {
     };
     assert_eq!(services.take(update.clone()).error, "");
     assert_eq!(proxy.versions().await, one("service/x", &new));
+    // Proxies of the host take none, so it makes none.
+    assert_eq!(services.get("service/x").unwrap().patch, None);
     // It does not fit another version.
     let other = new.replace("1,", "2,");
     services.take(told(&[("service/x", &other)], &[]));

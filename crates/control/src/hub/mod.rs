@@ -78,6 +78,8 @@ struct State {
 
 pub(crate) struct Hub {
     state: Mutex<State>,
+    /// A change is kept as a patch of the version before as well.
+    makes_patches: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,6 +120,15 @@ impl Hub {
         }
         Self {
             state: Mutex::new(state),
+            makes_patches: true,
+        }
+    }
+
+    /// An empty one none of whose streams takes patches.
+    pub(crate) fn without_patches() -> Self {
+        Self {
+            makes_patches: false,
+            ..Self::new(std::iter::empty())
         }
     }
 
@@ -138,7 +149,7 @@ impl Hub {
             }
             let state = &mut *state;
             let old = state.entries.get(&name);
-            if let (Some(old), Some(entry)) = (old, entry.as_mut()) {
+            if let (true, Some(old), Some(entry)) = (self.makes_patches, old, entry.as_mut()) {
                 entry.follow(old);
             }
             concerned.insert(state.catalog.change(&name, old, entry.as_ref()));
