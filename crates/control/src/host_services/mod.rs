@@ -2,7 +2,8 @@
 //! is told what it wants of that (`proxy`). So a change crosses the line to the controller once, however many proxies of
 //! the host are told of it.
 //!
-//! While the controller is away this says so, and proxies look to the controller themselves.
+//! While the controller is away this says so, and proxies look to the controller themselves. So do those that want a service
+//! for which there is no room here.
 
 mod proxy;
 mod upstream;
@@ -18,6 +19,8 @@ use tulle_api::v1;
 
 /// Most bytes of names that proxies of this host want: with versions, the first request has to fit into what a controller reads.
 const MOST_BYTES: usize = 1024 * 1024;
+/// Most bytes of services that are held: as many as the longest update, so that any service fits that a proxy can take.
+const MOST_HELD: usize = 64 * 1024 * 1024;
 
 /// The services that proxies of this host want.
 pub struct HostServices {
@@ -40,6 +43,8 @@ struct Wanted {
     told: HashSet<Arc<str>>,
     /// Bytes of the names.
     bytes: usize,
+    /// Bytes of the services that are held.
+    held: usize,
 }
 
 #[derive(Default)]
@@ -47,6 +52,30 @@ struct Want {
     proxies: usize,
     /// The controller has said what the service is, or that it does not exist.
     is_answered: bool,
+    /// There was no room for what the controller has said. Proxies that want it look to the controller.
+    lacks_room: bool,
+    /// Bytes that are held of it.
+    held: usize,
+}
+
+impl Wanted {
+    /// Counts what the controller has said of a name, and drops that if there is no room for it.
+    fn hold(&mut self, name: &str, said: &mut Option<EncodedResource>) {
+        let Some(want) = self.names.get_mut(name) else {
+            return;
+        };
+        self.held -= std::mem::take(&mut want.held);
+        let bytes = said.as_ref().map_or(0, EncodedResource::bytes);
+        want.lacks_room = self.held + bytes > MOST_HELD;
+        want.is_answered = !want.lacks_room;
+        match want.lacks_room {
+            true => *said = None,
+            false => {
+                want.held = bytes;
+                self.held += bytes;
+            }
+        }
+    }
 }
 
 impl Default for HostServices {
@@ -68,18 +97,29 @@ impl HostServices {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that one more proxy wants these names; `false`: they are too many.
+    /// Notes that one more proxy wants these names; `false`: there is no room for them.
     fn want(&self, names: &[Arc<str>]) -> bool {
         let mut wanted = self.wanted();
+        let mut has_room = true;
         for name in names {
             if !wanted.names.contains_key(name) {
                 wanted.untold.insert(name.clone());
                 wanted.bytes += name.len();
             }
-            wanted.names.entry(name.clone()).or_default().proxies += 1;
+            let want = wanted.names.entry(name.clone()).or_default();
+            want.proxies += 1;
+            has_room &= !want.lacks_room;
         }
         self.changed.notify_one();
-        wanted.names.len() <= MAX_SUBSCRIPTIONS && wanted.bytes <= MOST_BYTES
+        has_room && wanted.names.len() <= MAX_SUBSCRIPTIONS && wanted.bytes <= MOST_BYTES
+    }
+
+    /// Finds a name among these for which there was no room.
+    fn without_room(&self, names: &BTreeSet<Arc<str>>) -> Option<Arc<str>> {
+        let wanted = self.wanted();
+        let mut names = names.iter();
+        let found = names.find(|name| wanted.names.get(*name).is_some_and(|w| w.lacks_room));
+        found.cloned()
     }
 
     /// Notes that one proxy less wants these names. Nothing is kept of those that nobody wants.
@@ -92,6 +132,8 @@ impl HostServices {
             };
             want.proxies -= 1;
             if want.proxies == 0 {
+                let held = want.held;
+                wanted.held -= held;
                 wanted.names.remove(name);
                 wanted.untold.insert(name.clone());
                 wanted.bytes -= name.len();
@@ -177,10 +219,8 @@ impl HostServices {
                 changed.push((name.clone(), None));
             }
         }
-        for (name, _) in &changed {
-            if let Some(want) = wanted.names.get_mut(name) {
-                want.is_answered = true;
-            }
+        for (name, said) in &mut changed {
+            wanted.hold(name, said);
         }
         self.hub.publish(changed);
         v1::Ack {

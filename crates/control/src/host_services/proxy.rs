@@ -1,6 +1,6 @@
 //! One proxy of the host, over the socket that it has inherited.
 
-use super::HostServices;
+use super::{HostServices, MOST_HELD};
 use crate::hub::Stream;
 use crate::serve::session::{AckResult, Session, check_name};
 use prost::Message;
@@ -129,6 +129,15 @@ impl HostServices {
                 }
                 () = told.stream.wake.notified() => {
                     let changed = told.stream.take_changed();
+                    if let Some(service) = self.without_room(&changed.names) {
+                        tracing::warn!(
+                            identity = %proxy,
+                            %service,
+                            most_bytes = MOST_HELD,
+                            "this host has no room for a service that a sidecar wants: the controller tells it of all its services"
+                        );
+                        return;
+                    }
                     told.session.changed(changed.names);
                     None
                 }

@@ -48,6 +48,20 @@ fn one(name: &str, body: &str) -> (Vec<(String, u64)>, Vec<String>) {
     (vec![(name.to_owned(), version(body))], Vec::new())
 }
 
+/// One service with so many bytes, in an update of the controller.
+fn long(name: &str, bytes: usize) -> v1::ConfigUpdate {
+    let resource = v1::Resource {
+        name: name.to_owned(),
+        version: 7,
+        body: vec![0; bytes].into(),
+        ..Default::default()
+    };
+    v1::ConfigUpdate {
+        resources: vec![resource],
+        ..Default::default()
+    }
+}
+
 /// The next request to the controller: names that are wanted, and those that are not any longer.
 async fn asked(services: &HostServices) -> (Vec<String>, Vec<String>) {
     loop {
@@ -230,6 +244,51 @@ fn what_is_given_up_and_wanted_again_at_once_is_asked_for_anew() {
     assert_eq!(request.subscribe, ["service/x"]);
     assert!(services.get("service/x").unwrap().is_incomplete);
     assert_eq!(services.next_request(), None);
+}
+
+#[test]
+fn what_there_is_no_room_for_is_not_held() {
+    let services = HostServices::default();
+    let names: [Arc<str>; 2] = ["service/x".into(), "service/y".into()];
+    assert!(services.want(&names));
+    services.take(told(&[("service/x", "1"), ("service/y", "1")], &[]));
+    assert_eq!(services.wanted().held, 2);
+    // It has grown by too much. Nobody is told that it does not exist.
+    assert_eq!(services.take(long("service/x", MOST_HELD)).error, "");
+    assert!(services.get("service/x").unwrap().is_incomplete);
+    assert!(services.hub.get("service/x").is_none());
+    assert_eq!(services.wanted().held, 1);
+    assert!(!services.want(&names), "nor is there any for another proxy");
+    services.want_no_longer(&names);
+    // It counts once, however often it changes.
+    for _ in 0..2 {
+        services.take(long("service/x", MOST_HELD - 1));
+        assert_eq!(services.get("service/x").unwrap().version, 7);
+        assert_eq!(services.wanted().held, MOST_HELD);
+    }
+    services.take(told(&[], &["service/y"]));
+    assert_eq!(services.wanted().held, MOST_HELD - 1);
+    services.want_no_longer(&names);
+    assert_eq!(services.wanted().held, 0);
+}
+
+#[tokio::test]
+async fn a_proxy_that_wants_what_there_is_no_room_for_is_left_to_the_controller() {
+    let services = Arc::new(HostServices::default());
+    let (mut a, mut b) = (Proxy::attach(&services, "a"), Proxy::attach(&services, "b"));
+    assert!(!a.connected().await && !b.connected().await);
+    a.subscribe(&["service/x"], &[]).await;
+    assert_eq!(asked(&services).await, (vec!["service/x".into()], vec![]));
+    services.take(told(&[("service/x", "1")], &[]));
+    assert_eq!(a.versions().await, one("service/x", "1"));
+    b.subscribe(&["service/y"], &[]).await;
+    assert_eq!(asked(&services).await, (vec!["service/y".into()], vec![]));
+    services.take(long("service/y", MOST_HELD));
+    assert_eq!(b.next().await, None);
+    // It is given up, and the other proxy goes on.
+    assert_eq!(asked(&services).await, (vec![], vec!["service/y".into()]));
+    services.take(told(&[("service/x", "2")], &[]));
+    assert_eq!(a.versions().await, one("service/x", "2"));
 }
 
 #[tokio::test]
