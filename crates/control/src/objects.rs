@@ -1,7 +1,7 @@
 //! Manifests as the store and the API carry them: JSON of one object.
 
 use serde_json::Value;
-use tulle_model::manifest::{Object, TargetRef};
+use tulle_model::manifest::{Object, RevocationSpec, TargetRef};
 
 /// Longest manifest kept, as it is given and as it is kept.
 const MAX_JSON_BYTES: usize = 256 * 1024;
@@ -52,6 +52,30 @@ pub fn target_in_place(given: &Value) -> Option<TargetRef> {
         whole.retain(|field, _| matches!(field.as_str(), "group" | "kind" | "name"));
         TargetRef::read(&Value::Object(whole))
     })
+}
+
+/// Reads what a Mesh that cannot be read revokes, and whether that is all of it.
+pub(crate) fn revocations_in_place(spec: &Value) -> (Vec<RevocationSpec>, bool) {
+    let given = &spec["revoked"];
+    let Some(entries) = given.as_array() else {
+        return (Vec::new(), spec.is_object() && given.is_null());
+    };
+    let read: Vec<_> = entries.iter().filter_map(revocation_in_place).collect();
+    let is_all = read.len() == entries.len();
+    (read, is_all)
+}
+
+/// Reads a revocation without the fields that nobody knows. Each revokes one thing, of which these can only make an
+/// exception.
+fn revocation_in_place(given: &Value) -> Option<RevocationSpec> {
+    let mut known = given.as_object()?.clone();
+    known.retain(|field, value| match field.as_str() {
+        "identity" | "serial" | "crl" => true,
+        "reason" => value.is_string(),
+        _ => false,
+    });
+    let revocation: RevocationSpec = serde_json::from_value(Value::Object(known)).ok()?;
+    revocation.read().is_ok().then_some(revocation)
 }
 
 /// The name of the AuthorizationPolicy that denies everybody in the place of an object. No other policy can have the name

@@ -200,4 +200,35 @@ mod tests {
         }
         assert!(unread(&observer).is_empty());
     }
+
+    #[test]
+    fn a_mesh_in_the_place_of_an_unread_one_is_refused_with_the_reason() {
+        let left = json!({
+            "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": "m" },
+            "spec": { "newer": 1, "revoked": [{ "newer": 1 }] },
+        });
+        let store = Arc::new(Memory::new());
+        let write = Write::Put {
+            kind: "Mesh".to_owned(),
+            name: "m".to_owned(),
+            json: left.to_string(),
+        };
+        store.commit(&[write]).unwrap();
+        let authority = Authority::open(&*store).unwrap();
+        let state = Arc::new(MeshState::load(store, authority).unwrap());
+        let observer = Observer::new(state.clone());
+
+        let found = unread(&observer);
+        let places = found.iter().map(|(object, _)| object.as_deref());
+        let places: Vec<Option<&str>> = places.collect();
+        let expected = [Some("AuthorizationPolicy/mesh/m"), Some("Mesh/mesh")];
+        assert_eq!(places, expected);
+        for object in observer.objects(None) {
+            assert_eq!(object.status, "refused", "{object:?}");
+            assert!(object.message.starts_with("Mesh/m: "), "{object:?}");
+        }
+        assert!(state.delete(&Actor::Operator, "Mesh", "m").unwrap());
+        assert!(unread(&observer).is_empty());
+        assert!(observer.objects(None).is_empty());
+    }
 }

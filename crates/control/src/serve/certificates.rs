@@ -171,7 +171,7 @@ impl CertificateService {
                 member.check_validity()?;
                 let membership = member.membership()?;
                 let id = member.id.clone();
-                let known = run(move || Ok(state.may_renew(&id))).await?;
+                let known = run(move || state.may_renew(&id)).await?;
                 if !known {
                     return Err(Status::permission_denied(format!(
                         "no Workload or Gateway has the identity {} any longer",

@@ -46,6 +46,7 @@ impl MeshState {
             )));
         }
         if let Actor::Node(node) = actor {
+            self.check_revocations()?;
             let own = asked.identity.starts_with("svc/")
                 && self.runs_identity(inputs, node, id.name())?;
             if !own {
@@ -122,11 +123,12 @@ impl MeshState {
     }
 
     /// Whether an identity may be renewed: that of a workload, gateway or node of this mesh.
-    pub(crate) fn may_renew(&self, id: &SpiffeId) -> bool {
-        if let Some(node) = id.node() {
-            return id.trust_domain() == self.trust_domain().as_str() && self.is_node(node);
-        }
-        self.index().inputs().has_identity(id)
+    pub(crate) fn may_renew(&self, id: &SpiffeId) -> Result<bool, Refused> {
+        self.check_revocations()?;
+        Ok(match id.node() {
+            Some(node) => id.trust_domain() == self.trust_domain().as_str() && self.is_node(node),
+            None => self.index().inputs().has_identity(id),
+        })
     }
 
     /// Issues a certificate to an identity that was proved, and that came by this membership of a host.

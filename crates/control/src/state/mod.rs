@@ -110,7 +110,10 @@ impl MeshState {
         for stored in store.objects()? {
             match objects::read(&stored.json) {
                 Ok(object) => edits.push(Edit::Put(Box::new(object))),
-                Err(why) => edits.extend(unread.note(&stored, &why)),
+                Err(why) => {
+                    let trust_domain = &index.inputs().trust_domain;
+                    edits.extend(unread.note(&stored, &why, trust_domain));
+                }
             }
         }
         let placed = presence::placements(&*store)?;

@@ -2,21 +2,24 @@
 //! still for them.
 //!
 //! One that would have restricted who may call leaves nothing open: something denies everybody in its place until it is
-//! applied again or deleted.
+//! applied again or deleted. What the Mesh revokes stays revoked: a Mesh that says nothing else takes its place.
 
-use super::MeshState;
+use super::{MeshState, Refused};
 use crate::index::{Edit, ObjectProblem};
 use crate::objects;
 use crate::store::{StoredObject, Write};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{
-    self, AuthorizationPolicySpec, AuthorizationRule, Manifest, Metadata, Object, TargetRef,
+    self, AuthorizationPolicySpec, AuthorizationRule, Manifest, MeshSpec, Metadata, Object,
+    TargetRef,
 };
 
 /// The kind of what denies in the place of an object.
 const POLICY: &str = "AuthorizationPolicy";
+const MESH: &str = "Mesh";
 
 /// Objects by kind and name.
 type All = BTreeMap<(String, String), UnreadObject>;
@@ -31,18 +34,39 @@ struct UnreadObject {
 }
 
 impl MeshState {
-    /// Returns the problem of each stored object that cannot be read. It is about the policy that denies in its place,
-    /// which the index has, or else about no object.
+    /// Returns the problem of each stored object that cannot be read. It is about each object that the index has in its
+    /// place, or else about none.
     pub(crate) fn unread(&self) -> Vec<ObjectProblem> {
         let all = self.unread.all();
-        let problems = all.values().map(|unread| ObjectProblem {
-            object: match &unread.denied_by {
-                Some(name) => format!("{POLICY}/{name}"),
-                None => String::new(),
-            },
-            text: unread.problem.to_string(),
+        let problems = all.iter().flat_map(|((kind, _), unread)| {
+            let policy = unread.denied_by.iter();
+            let policy = policy.map(|name| format!("{POLICY}/{name}"));
+            // The index has one Mesh, and calls it so.
+            let mesh = (kind == MESH).then(|| "Mesh/mesh".to_owned());
+            let mut places: Vec<String> = policy.chain(mesh).collect();
+            if places.is_empty() {
+                places.push(String::new());
+            }
+            places.into_iter().map(move |object| ObjectProblem {
+                object,
+                text: unread.problem.to_string(),
+            })
         });
         problems.collect()
+    }
+
+    /// Refuses certificates on the strength of others while it is unknown which are revoked: the new ones would outlast
+    /// the revocation.
+    pub(super) fn check_revocations(&self) -> Result<(), Refused> {
+        let all = self.unread.all();
+        let mut meshes = all.iter().filter(|((kind, _), _)| kind == MESH);
+        match meshes.any(|(_, mesh)| mesh.denied_by.is_some()) {
+            false => Ok(()),
+            true => Err(Refused::Failed(
+                "no certificate is renewed: which ones the Mesh revokes cannot be read, see `tulle status`"
+                    .to_owned(),
+            )),
+        }
     }
 }
 
@@ -51,12 +75,40 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes an object that cannot be read. Returns what denies in its place, if it restricted who may call.
-    pub(super) fn note(&self, stored: &StoredObject, why: &str) -> Option<Edit> {
+    /// Notes an object that cannot be read. Returns what takes its place: a policy that denies, if it restricted who may
+    /// call, and a Mesh that revokes what it revoked.
+    pub(super) fn note(
+        &self,
+        stored: &StoredObject,
+        why: &str,
+        trust_domain: &TrustDomain,
+    ) -> Vec<Edit> {
         let (kind, name) = (&stored.kind, &stored.name);
-        let policy = in_place_of(stored);
+        let object: Value = serde_json::from_str(&stored.json).unwrap_or_default();
+        let spec = &object["spec"];
+        let (mesh, policy) = match kind == MESH {
+            true => {
+                let (revoked, is_all) = objects::revocations_in_place(spec);
+                // Whatever else it may say, not saying it is the strict choice.
+                let spec = MeshSpec {
+                    trust_domain: trust_domain.clone(),
+                    revoked,
+                    ..MeshSpec::default()
+                };
+                let mesh = Object::Mesh(stand_in(MESH, name.clone(), spec));
+                let denies = || denying(objects::name_in_place(kind, name), Vec::new());
+                (Some(mesh), (!is_all).then(denies))
+            }
+            false => (None, in_place_of(stored, spec)),
+        };
         let then = match &policy {
+            None if mesh.is_some() => {
+                "only what it revokes is in force; all else is as without a Mesh, such as strict mutual TLS"
+            }
             None => "it has no effect",
+            Some(_) if mesh.is_some() => {
+                "nobody may call anything, and no certificate is renewed: which ones it revokes cannot be read either"
+            }
             Some(policy) if policy.spec.target_refs.is_empty() => {
                 "nobody may call anything: whom it is about cannot be read either"
             }
@@ -79,7 +131,9 @@ impl Unread {
         let denied_by = policy.as_ref().map(|policy| policy.metadata.name.clone());
         let unread = UnreadObject { problem, denied_by };
         self.all().insert((kind.clone(), name.clone()), unread);
-        policy.map(|policy| Edit::Put(Box::new(Object::AuthorizationPolicy(policy))))
+        let policy = policy.map(Object::AuthorizationPolicy);
+        let in_place = mesh.into_iter().chain(policy);
+        in_place.map(|object| Edit::Put(Box::new(object))).collect()
     }
 
     /// Objects were applied or deleted. Returns the edits that end what denied in their place under other names.
@@ -112,9 +166,7 @@ impl Unread {
 
 /// Returns what denies everybody in the place of an object: at its targets, or without these everywhere. `None`: it would
 /// not have restricted who may call.
-fn in_place_of(stored: &StoredObject) -> Option<Manifest<AuthorizationPolicySpec>> {
-    let object: Value = serde_json::from_str(&stored.json).unwrap_or_default();
-    let spec = &object["spec"];
+fn in_place_of(stored: &StoredObject, spec: &Value) -> Option<Manifest<AuthorizationPolicySpec>> {
     if !objects::restricts_callers(&stored.kind, spec) {
         return None;
     }
@@ -135,19 +187,24 @@ fn in_place_of(stored: &StoredObject) -> Option<Manifest<AuthorizationPolicySpec
 
 /// A policy that denies everybody at these targets; none: everywhere.
 fn denying(name: String, target_refs: Vec<TargetRef>) -> Manifest<AuthorizationPolicySpec> {
+    let spec = AuthorizationPolicySpec {
+        target_refs,
+        action: Some("Deny".to_owned()),
+        mode: None,
+        rules: vec![AuthorizationRule::default()],
+    };
+    stand_in(POLICY, name, spec)
+}
+
+fn stand_in<S>(kind: &str, name: String, spec: S) -> Manifest<S> {
     Manifest {
         api_version: "tulle.dev/v1alpha1".to_owned(),
-        kind: POLICY.to_owned(),
+        kind: kind.to_owned(),
         metadata: Metadata {
             name,
             ..Metadata::default()
         },
-        spec: AuthorizationPolicySpec {
-            target_refs,
-            action: Some("Deny".to_owned()),
-            mode: None,
-            rules: vec![AuthorizationRule::default()],
-        },
+        spec,
     }
 }
 
@@ -159,7 +216,10 @@ mod tests {
     use crate::store::{Memory, Store};
     use serde_json::json;
     use std::sync::Arc;
+    use std::time::SystemTime;
     use tulle_api::v1;
+    use tulle_model::identity::SpiffeId;
+    use tulle_model::manifest::MtlsSpec;
     use tulle_model::resource::Resource;
 
     const TULLE: &str = "tulle.dev/v1alpha1";
@@ -321,6 +381,63 @@ mod tests {
             assert!(state.delete(&Actor::Operator, kind, "p").unwrap());
             assert_eq!(open(&state), all, "{kind} {spec}");
             assert!(problems(&state, &object).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_an_unread_mesh_revokes_stays_revoked_and_all_else_of_it_is_strict() {
+        let id = "spiffe://tulle.local/svc/c";
+        let c = json!({ "identity": id, "newer": 1, "reason": [] });
+        let both = json!({ "identity": id, "serial": "0a" });
+        let serial = json!({ "serial": "0a:0b" });
+        let unknown = json!({ "key": "0a" });
+        // Revocations, whether an identity and a serial of theirs are refused, and whether all of them can be read.
+        for (revoked, has_id, has_serial, is_all) in [
+            (json!([c, serial]), true, true, true),
+            (json!([]), false, false, true),
+            (json!(null), false, false, true),
+            (json!([unknown, serial]), false, true, false),
+            (json!([both, c]), true, false, false),
+            (json!([{ "crl": "none" }]), false, false, false),
+            (json!({ "identity": id }), false, false, false),
+        ] {
+            let mut spec = json!({ "permissiveMode": true, "newer": 1, "revoked": revoked });
+            spec["mtls"] = json!({ "mode": "permissive" });
+            let state = started(&manifest(TULLE, "Mesh", "m", &spec));
+            let refused = state.revoked();
+            let known = refused.borrow().clone();
+            assert_eq!(known.identities.len(), usize::from(has_id), "{revoked}");
+            assert_eq!(known.serials.len(), usize::from(has_serial), "{revoked}");
+            let mesh = state.with_index(|index| index.inputs().mesh.clone());
+            let mesh = mesh.unwrap();
+            assert_eq!(mesh.mtls, MtlsSpec::default(), "{revoked}");
+            assert!(!mesh.permissive_mode, "{revoked}");
+
+            assert_eq!(may_call(&state, "b"), is_all, "{revoked}");
+            let b = SpiffeId::parse("spiffe://tulle.local/svc/b").unwrap();
+            assert_eq!(state.may_renew(&b).is_ok(), is_all, "{revoked}");
+            let asked = v1::JoinTokenRequest {
+                identity: "svc/b".into(),
+                ..Default::default()
+            };
+            let host = Actor::Node("n".to_owned());
+            let token = state.join_token(&host, &asked, SystemTime::now());
+            let why = token.map(drop).unwrap_err().to_string();
+            assert_eq!(why.contains("cannot be read"), !is_all, "{why}");
+            let told = problems(&state, "Mesh/m");
+            assert_eq!(told.len(), 1, "{revoked}");
+            assert!(told[0].contains("`tulle delete mesh m`"), "{told:?}");
+            let closes = told[0].contains("so nobody may call anything");
+            assert_eq!(closes, !is_all, "{told:?}");
+
+            // The same, in a form that can be read.
+            let spec = json!({ "revoked": [{ "identity": id }] });
+            apply(&state, &[manifest(TULLE, "Mesh", "m", &spec)]);
+            assert!(may_call(&state, "b") && state.may_renew(&b).unwrap());
+            assert_eq!(refused.borrow().identities.len(), 1, "{revoked}");
+            assert!(problems(&state, "Mesh/m").is_empty());
+            assert!(state.delete(&Actor::Operator, "Mesh", "m").unwrap());
+            assert!(refused.borrow().is_empty(), "{revoked}");
         }
     }
 
