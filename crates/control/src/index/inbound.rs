@@ -65,6 +65,28 @@ pub(super) fn outputs(
     }
 }
 
+/// Returns the policy of the first workload that runs with this identity and serves the port, as its sidecar is told it:
+/// with what closes ports.
+pub(super) fn policy_at(
+    inputs: &Inputs,
+    service: &ObjectName,
+    identity: &ObjectName,
+    port: u16,
+) -> Option<Policy> {
+    let runs = |name: &str| {
+        let placed = inputs.placements.get(name);
+        placed.is_some_and(|placed| placed.ports.iter().any(|p| p.port == port))
+    };
+    let mut workloads = inputs.workloads_of(service.as_str());
+    let workload = workloads.find(|(name, spec)| {
+        identity_name_of(name, spec) == identity.as_str()
+            && spec.ports.iter().any(|p| p.port == port)
+            && runs(name)
+    })?;
+    let policy = policy::policy(inputs, service, identity);
+    Some(inbound(inputs, service, workload, policy, &mut Vec::new()).policy)
+}
+
 fn inbound(
     inputs: &Inputs,
     service: &ObjectName,

@@ -492,6 +492,7 @@ impl MeshState {
             return self.explain_at(asked, asked.at_unix_seconds as f64);
         }
         let explained = self.index().explain(asked);
+        let explained = explained.map(|answer| self.with_unread(answer));
         explained.map_err(|e| Refused::NotFound(e.to_string()))
     }
 }

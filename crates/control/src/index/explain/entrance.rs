@@ -38,11 +38,11 @@ pub(super) fn considered(
     }
 }
 
-/// Rules that come from policies: the last one of a gateway without a policy that allows says that
-/// everybody may come in.
+/// Rules that come from policies, and those that close a port: the last one of a gateway without a policy that allows says
+/// that everybody may come in.
 fn rules(policy: &Policy) -> impl Iterator<Item = &PolicyRule> {
     let rules = policy.rules.iter();
-    rules.filter(|r| r.name.starts_with("AuthorizationPolicy/"))
+    rules.filter(|r| r.action == Action::Deny || r.name.starts_with("AuthorizationPolicy/"))
 }
 
 fn add(

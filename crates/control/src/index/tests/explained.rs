@@ -1,4 +1,4 @@
-//! Explanations of several backends, of missing ones, and of raw TCP.
+//! Explanations of several backends, of missing ones, of raw TCP, and of ports that are closed.
 
 use super::*;
 
@@ -220,4 +220,107 @@ fn conditions_are_judged_for_a_request_without_headers() {
     let present = "has(request.headers.`x-team`)";
     let (allowed, outcome) = why("Deny", present, "/");
     assert!(allowed && outcome.contains("headers decide"), "{outcome}");
+}
+
+/// RateLimits whose regular expressions for the path no rule can have together.
+fn contradicting(target: &Value) -> [Edit; 3] {
+    ["x", "y", "z"].map(|name| {
+        let path = json!({ "type": "RegularExpression", "value": format!("/{name}.*") });
+        let rule = json!({ "to": { "paths": [path] }, "requests": { "count": 1 } });
+        let spec = json!({ "targetRefs": [target], "rules": [rule] });
+        object("tulle.dev/v1alpha1", "RateLimit", name, spec)
+    })
+}
+
+const CONTRADICTION: &str = "RateLimit/x and RateLimit/y and RateLimit/z have conditions that no rule can have both of \
+                             (regular expressions for the path): make them one object";
+
+#[test]
+fn a_port_that_is_closed_is_denied_with_the_reason() {
+    let mut index = mesh_of_three();
+    index.apply([allow("all", &["shop", "next"])]);
+    assert!(ask(&index, "client", "shop", "GET", "/").allowed);
+    index.apply(contradicting(&json!({ "name": "shop" })));
+    let why = format!("service/shop: port 80 is closed ({CONTRADICTION})");
+    for permissive in [false, true] {
+        index.apply([mesh(json!({ "permissiveMode": permissive }))]);
+        let answer = ask(&index, "client", "shop", "GET", "/");
+        assert!(!answer.allowed, "{answer:?}");
+        assert_eq!(answer.policy, why);
+        assert_eq!(answer.reason, format!("{why} denies it: answered with 403"));
+        let mut rows = answer.considered.iter();
+        let closes = |c: &v1::Applied| format!("{}/{}", c.kind, c.name) == why;
+        assert!(
+            rows.any(|c| closes(c) && c.outcome == "denies"),
+            "{answer:?}"
+        );
+        // The sidecar's denial has the same name.
+        let told = policy_of(&index, "shop").rules;
+        assert!(told.iter().any(|rule| rule.name == why), "{told:?}");
+        assert!(ask(&index, "client", "next", "GET", "/").allowed);
+    }
+}
+
+/// The ports of a workload have one room: the second has none, although it needs no more than the first.
+#[test]
+fn a_port_without_room_is_denied_and_the_one_before_it_is_not() {
+    let number = |port: u16| json!({ "port": port, "appProtocol": "http" });
+    let spec = json!({ "service": "shop", "command": ["x"], "ports": [number(80), number(81)] });
+    let Edit::Place(mut placed) = place("shop", 80, "10.0.0.1:15008") else {
+        panic!("it is a placement");
+    };
+    let mut second = placed.ports[0].clone();
+    second.port = 81;
+    placed.ports.push(second);
+    let rule = |i: usize| {
+        let path = json!({ "type": "Exact", "value": format!("/{i}") });
+        json!({ "to": { "paths": [path] }, "requests": { "count": 1 } })
+    };
+    let rules: Vec<Value> = (0..180).map(rule).collect();
+    let shop = json!([{ "name": "shop" }]);
+    let source = format!("// {}", "x".repeat(130_000));
+    let limit = json!({ "targetRefs": shop, "rules": rules });
+    let plugin = json!({ "targetRefs": shop, "source": source });
+    let mut index = mesh_of_three();
+    index.apply([
+        object("tulle.dev/v1alpha1", "Workload", "shop", spec),
+        Edit::Place(placed),
+        allow("all", &["shop"]),
+        object("tulle.dev/v1alpha1", "RateLimit", "l", limit),
+        object("tulle.dev/v1alpha1", "Plugin", "p", plugin),
+    ]);
+    let answer = |port: u32| {
+        let asked = v1::ExplainRequest {
+            from: "client".into(),
+            to: "shop".into(),
+            port,
+            ..Default::default()
+        };
+        index.explain(&asked).unwrap()
+    };
+    let first = answer(80);
+    assert!(first.allowed, "{}", first.reason);
+    let second = answer(81);
+    let why = "service/shop: port 81 is closed (Plugin/p and RateLimit/l make rules of more than ";
+    assert!(
+        !second.allowed && second.policy.starts_with(why),
+        "{}",
+        second.reason
+    );
+    let cure = ": make fewer rules or shorter sources) denies it: answered with 403";
+    assert!(second.reason.ends_with(cure), "{}", second.reason);
+}
+
+#[test]
+fn a_listener_that_is_closed_is_named_with_the_reason() {
+    let mut index = shop();
+    let group = "gateway.networking.k8s.io";
+    let web = json!({ "group": group, "kind": "Gateway", "name": "edge", "sectionName": "web" });
+    index.apply(contradicting(&web));
+    let answer = ask(&index, "edge", "gateway", "GET", "/");
+    let rows = answer.considered.into_iter();
+    let rows = rows.filter(|c| c.kind == "Gateway");
+    let rows: Vec<_> = rows.map(|c| (c.name, c.outcome)).collect();
+    let why = format!("edge: port 8080 is closed ({CONTRADICTION})");
+    assert_eq!(rows, [(why, "at listener web: denies".to_owned())]);
 }
