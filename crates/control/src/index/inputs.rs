@@ -119,6 +119,8 @@ pub struct Inputs {
     pub(super) strict_namespaces: BTreeSet<String>,
     /// See `Edit::Problems`.
     pub(super) told_problems: Vec<ObjectProblem>,
+    /// See `Edit::Refused`.
+    pub(super) refused: Vec<ObjectProblem>,
     /// The mesh's own namespace in a cluster. An Egress there that names no sources is for everybody.
     pub(super) mesh_namespace: String,
     /// The workloads of each service. Kept beside `workloads` so that one service is found without
@@ -162,6 +164,7 @@ impl Inputs {
             cluster: None,
             strict_namespaces: BTreeSet::new(),
             told_problems: Vec::new(),
+            refused: Vec::new(),
             mesh_namespace: String::new(),
             services: BTreeMap::new(),
         }

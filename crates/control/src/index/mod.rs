@@ -146,6 +146,9 @@ pub enum Edit {
     StrictNamespaces(BTreeSet<String>),
     /// All problems of the cluster's objects that their own status cannot report.
     Problems(Vec<ObjectProblem>),
+    /// All objects of the cluster that are refused. A text names the object, why, and what is in force in its place; the
+    /// problem is about the latter, if the index has it, or else about no object.
+    Refused(Vec<ObjectProblem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),
     /// The memberships of all hosts that were removed, as long as they had certificates that may be valid.
@@ -356,6 +359,7 @@ impl Index {
                 dirty.insert(Unit::Gateway(name.into()));
             }
             Edit::Problems(problems) => self.inputs.told_problems = problems,
+            Edit::Refused(objects) => self.inputs.refused = objects,
             Edit::StrictNamespaces(names) => {
                 self.inputs.strict_namespaces = names;
                 dirty.insert(Unit::Mesh);

@@ -128,6 +128,7 @@ impl Index {
             Edit::RemovedHosts(_)
             | Edit::RevokedHosts(_)
             | Edit::Problems(_)
+            | Edit::Refused(_)
             | Edit::Keys { .. }
             | Edit::ForgetKeys(_)
             | Edit::WaitForKeys(_) => None,

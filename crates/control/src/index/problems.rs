@@ -84,6 +84,11 @@ impl Index {
         problems
     }
 
+    /// Lists the objects of a cluster that are refused; see `Edit::Refused`.
+    pub fn refused_objects(&self) -> &[ObjectProblem] {
+        &self.inputs.refused
+    }
+
     /// Lists gateways' listeners whose certificates are missing, cannot be used or have expired.
     pub fn certificate_problems(&self, now: SystemTime) -> Vec<manifest::Problem> {
         certificates::of_stored(&self.inputs, now)

@@ -62,22 +62,23 @@ impl Observer {
 
     fn find(&self) -> Vec<FindingRow> {
         let in_cluster = self.in_cluster();
-        let (objects, problems, mut found) = self.state.with_index(|index| {
+        let (objects, problems, refused, mut found) = self.state.with_index(|index| {
             let inputs = index.inputs();
             let certificates = index.certificate_problems(SystemTime::now());
+            let refused = index.refused_objects().to_vec();
             // In a cluster an object's own status says what the API server's objects lack.
             match in_cluster {
-                true => (Vec::new(), index.problems(), certificates),
+                true => (Vec::new(), index.problems(), refused, certificates),
                 false => {
                     let names = inputs.names().into_iter();
                     let objects = names.filter_map(|(kind, name)| inputs.object(kind, &name));
-                    (objects.collect(), Vec::new(), certificates)
+                    (objects.collect(), Vec::new(), refused, certificates)
                 }
             }
         });
-        // In a cluster nothing is stored.
-        let unread = self.state.unread().into_iter();
-        found.extend(unread.map(|problem| told(problem, Severity::Error)));
+        // In a cluster nothing is stored, and on a host nothing that is refused.
+        let refused = self.state.unread().into_iter().chain(refused);
+        found.extend(refused.map(|problem| told(problem, Severity::Error)));
         found.extend(validate_set(objects.iter()));
         let problems = problems.into_iter();
         found.extend(problems.map(|problem| told(problem, Severity::Warning)));

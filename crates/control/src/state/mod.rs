@@ -440,16 +440,24 @@ impl MeshState {
         *known = now;
     }
 
-    /// Returns the problems between objects as of the index's last change, and those of certificates
-    /// as of now.
+    /// Returns the problems between objects as of the index's last change, the objects of a cluster that are refused,
+    /// and the problems of certificates as of now.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let certificates = self.index().certificate_problems(SystemTime::now());
+        let (certificates, refused) = self.with_index(|index| {
+            let refused = index
+                .refused_objects()
+                .iter()
+                .map(|object| object.text.clone());
+            let refused: Vec<String> = refused.collect();
+            (index.certificate_problems(SystemTime::now()), refused)
+        });
         let certificates = certificates.into_iter();
         let known = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.iter().map(ToString::to_string);
         let certificates = certificates.map(|p| format!("{}: {}", p.object, p.message));
         let unread = self.unread.problems().into_iter();
-        known.chain(certificates).chain(unread).collect()
+        let known = known.chain(certificates).chain(unread);
+        known.chain(refused).collect()
     }
 
     /// Returns the present problems of certificates.

@@ -211,6 +211,9 @@ pub async fn follow(
         }
         let mut edits = known.state.edits();
         let changed = known.objects.edits(&known.state, &mut edits, &wishes);
+        if changed {
+            edits.extend(known.objects.refusals());
+        }
         let mesh = edits.iter().rev().find_map(said_of_mesh);
         in_force.send_if_modified(|told| match mesh {
             Some(mesh) if mesh != told => {

@@ -5,6 +5,7 @@
 //! is open that its author wanted closed. The reason is in its status and in the log.
 
 mod referrers;
+mod refusals;
 
 use super::attach::{Parent, gateway_of, parent};
 use super::closed::closed;
@@ -15,17 +16,17 @@ use super::state::State;
 use crate::gateway::view::{Texts, View};
 use crate::gateway_fields::{Key, TextKey};
 use crate::kinds::Kind;
-use crate::metrics::RefusedObjects;
 use crate::names::CONTROLLER_NAME;
 use crate::object::text;
 use crate::root::other_trust_domain;
 use crate::status::{ChangedStatus, Condition, StatusUpdate, StatusUpdates, conditions, parents};
 use kube::api::DynamicObject;
 use referrers::ChosenTexts;
+use refusals::instead;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tulle_control::index::{Attachment, Edit};
+use tulle_control::index::{Attachment, Edit, ObjectProblem};
 use tulle_model::manifest::Object;
 use tulle_model::namespaced::ObjectName;
 
@@ -50,6 +51,8 @@ pub(super) struct Objects {
     started: bool,
     /// The objects that the index has.
     fed: BTreeMap<Id, Object>,
+    /// The refused objects that the index was told of.
+    told_refused: Vec<ObjectProblem>,
     ingresses: Ingresses,
 }
 
@@ -111,6 +114,7 @@ impl Objects {
             revision: 0,
             started: false,
             fed: BTreeMap::new(),
+            told_refused: Vec::new(),
             ingresses: Ingresses::default(),
         }
     }
@@ -246,17 +250,6 @@ impl Objects {
         self.ingresses.edits(state, edits) || any
     }
 
-    /// How many objects of each kind have no effect.
-    pub(super) fn refused(&self) -> RefusedObjects {
-        let mut counts = RefusedObjects::new();
-        for ((kind, _), seen) in &self.seen {
-            *counts.entry(super::kind_watches::id(kind)).or_default() +=
-                usize::from(seen.refused.is_some());
-        }
-        counts.extend(self.ingresses.refused());
-        counts
-    }
-
     /// Returns the view that gateways are made from, as of the last look.
     pub(super) fn view(&self) -> View {
         let mut view = View {
@@ -307,13 +300,9 @@ impl Objects {
                 // Its last readable form is in force, if there was one.
                 let closed = (!was_valid).then(|| closed(id.0, &seen.object)).flatten();
                 if seen.refused.as_ref() != Some(&why) {
-                    let then = match (&closed, was_valid) {
-                        (Some(_), _) => "; until it is corrected, nobody may call its targets",
-                        (None, true) => "; its last valid version stays in force",
-                        (None, false) => "",
-                    };
+                    let instead = instead(&id, was_valid, closed.is_some());
                     let object = format!("{}/{}", id.0.kind, id.1);
-                    tracing::error!(object, "without effect: {why}{then}");
+                    tracing::error!(object, "without effect: {why}; {instead}");
                 }
                 (Some(why), closed)
             }

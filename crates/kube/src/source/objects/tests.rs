@@ -1,5 +1,6 @@
 mod made_again;
 mod named;
+mod refusals;
 mod refused_targets;
 
 use super::*;

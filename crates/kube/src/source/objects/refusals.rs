@@ -1,0 +1,62 @@
+//! Counts refused objects, and tells the index why each is refused and what is in force in its place: who asks the
+//! controller about the mesh sees what the index has, and not the object of the API server.
+
+use super::{Id, MESH, Objects};
+use crate::metrics::RefusedObjects;
+use crate::source::kind_watches;
+use tulle_control::index::{Edit, ObjectProblem};
+
+/// Most bytes of a reason that the index has, since all of them are answered together. The log has the whole.
+const MAX_WHY: usize = 1024;
+
+impl Objects {
+    /// How many objects of each kind have no effect.
+    pub(in crate::source) fn refused(&self) -> RefusedObjects {
+        let mut counts = RefusedObjects::new();
+        for ((kind, _), seen) in &self.seen {
+            *counts.entry(kind_watches::id(kind)).or_default() +=
+                usize::from(seen.refused.is_some());
+        }
+        counts.extend(self.ingresses.refused());
+        counts
+    }
+
+    /// Tells the index of all refused objects, as of the last look; `None`: it was told the same before.
+    pub(in crate::source) fn refusals(&mut self) -> Option<Edit> {
+        let refused = self.seen.iter().filter_map(|(id, seen)| {
+            let why = seen.refused.as_deref()?;
+            let in_place = self.fed.get(id);
+            let instead = instead(id, seen.was_valid, in_place.is_some());
+            let why = why.get(..why.floor_char_boundary(MAX_WHY))?;
+            let (kind, name) = (kind_watches::id(id.0), &id.1);
+            Some(ObjectProblem {
+                object: match in_place {
+                    Some(object) => object.id(),
+                    None if is_mesh(id) => self.base.id(),
+                    None => String::new(),
+                },
+                text: format!("{kind}/{name}: it is refused ({why}); {instead}"),
+            })
+        });
+        let all: Vec<ObjectProblem> = refused.collect();
+        (all != self.told_refused).then(|| {
+            self.told_refused.clone_from(&all);
+            Edit::Refused(all)
+        })
+    }
+}
+
+/// Says what is in force in the place of a refused object.
+pub(super) fn instead(id: &Id, was_valid: bool, is_closed: bool) -> &'static str {
+    match (was_valid, is_closed) {
+        (true, _) => "its last valid version stays in force",
+        (false, true) => "until it is corrected, nobody may call its targets",
+        (false, false) if is_mesh(id) => "the settings of the installation are in force",
+        (false, false) => "nothing of it is in force",
+    }
+}
+
+/// Whether it is the Mesh that counts. The index has one in any case.
+fn is_mesh((kind, name): &Id) -> bool {
+    kind.kind == "Mesh" && name.as_str() == MESH
+}

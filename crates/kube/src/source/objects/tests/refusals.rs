@@ -1,0 +1,95 @@
+//! The index is told of each refused object, why, and what is in force in its place.
+
+use super::*;
+
+const TULLE: &str = "tulle.dev/v1alpha1";
+
+/// The refused objects that the index is told of: what each problem is about, and its text.
+fn told(world: &mut World) -> Vec<(String, String)> {
+    let Some(Edit::Refused(all)) = world.objects.refusals() else {
+        panic!("it is told nothing");
+    };
+    let all = all.into_iter();
+    all.map(|problem| (problem.object, problem.text)).collect()
+}
+
+/// The text about an object, with the reason that its status has.
+fn text_of(world: &World, kind: &str, instead: &str) -> String {
+    let status = world.status(kind, "a.shop").unwrap();
+    let why = condition(&status, "Accepted")["message"].as_str().unwrap();
+    format!("{kind}/a.shop: it is refused ({why}); {instead}")
+}
+
+#[test]
+fn the_index_hears_of_a_refused_restriction_and_of_what_is_in_its_place() {
+    let mut world = World::new();
+    world.edits();
+    assert!(world.objects.refusals().is_none());
+    let authentication = |asks: Value| {
+        let spec = json!({ "targetRefs": [{ "name": "web" }], "externalAuth": asks });
+        object(TULLE, "Authentication", "a", "shop", spec)
+    };
+    world.see(authentication(json!(1)));
+    let closed = "until it is corrected, nobody may call its targets";
+    let expected = (
+        "AuthorizationPolicy/authentication/a.shop".to_owned(),
+        text_of(&world, "Authentication", closed),
+    );
+    assert_eq!(told(&mut world), [expected]);
+    world.see(authentication(json!(1)));
+    assert!(world.objects.refusals().is_none());
+
+    let good = json!({ "protocol": "HTTP", "backendRef": { "name": "cart", "port": 80 } });
+    world.see(authentication(good));
+    assert!(told(&mut world).is_empty());
+
+    world.see(authentication(json!(1)));
+    let last = "its last valid version stays in force";
+    let expected = (
+        "Authentication/a.shop".to_owned(),
+        text_of(&world, "Authentication", last),
+    );
+    assert_eq!(told(&mut world), [expected]);
+
+    world.objects.keep(kind("Authentication"), &BTreeSet::new());
+    world.edits();
+    assert!(told(&mut world).is_empty());
+}
+
+#[test]
+fn a_refused_object_in_whose_place_is_nothing_is_told_of_too() {
+    let mut world = World::new();
+    world.edits();
+    let spec = json!({ "targetRefs": [{ "name": "web" }], "rules": 1 });
+    assert!(
+        world
+            .see(object(TULLE, "RateLimit", "a", "shop", spec))
+            .is_empty()
+    );
+    let text = text_of(&world, "RateLimit", "nothing of it is in force");
+    assert_eq!(told(&mut world), [(String::new(), text)]);
+}
+
+#[test]
+fn the_index_hears_which_settings_a_refused_mesh_leaves_in_force() {
+    let mut world = World::new();
+    world.edits();
+    let other = || mesh("mesh", json!({ "trustDomain": "other" }));
+    world.see(other());
+    assert_settings(&mut world, "the settings of the installation are in force");
+    world.see(mesh("mesh", json!({ "permissiveMode": false })));
+    assert!(told(&mut world).is_empty());
+    world.see(other());
+    assert_settings(&mut world, "its last valid version stays in force");
+}
+
+/// The index is told that the Mesh is refused and that these settings are in force.
+fn assert_settings(world: &mut World, instead: &str) {
+    let all = told(world);
+    let [(object, text)] = all.as_slice() else {
+        panic!("{all:?}");
+    };
+    assert_eq!(object, "Mesh/mesh");
+    assert!(text.starts_with("Mesh/mesh: it is refused ("), "{text}");
+    assert!(text.ends_with(instead), "{text}");
+}
