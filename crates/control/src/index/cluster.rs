@@ -6,6 +6,7 @@
 //! address of another namespace's pod are ignored.
 
 use super::protocols::protocol;
+use super::shares::Shares;
 use super::{ClusterGateway, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -137,6 +138,8 @@ pub(super) struct Cluster {
     /// Addresses of endpoints at pods of other namespaces, for [`Self::trespasses`].
     trespassed_on: BTreeSet<IpAddr>,
     gateways: BTreeMap<Namespaced, ClusterGateway>,
+    /// The shares that pods have of their namespaces' room.
+    pub(super) shares: Shares,
 }
 
 impl Cluster {

@@ -99,7 +99,7 @@ fn inbound(
     // The first of a number stays.
     let placed: BTreeMap<u16, _> = placed.iter().rev().map(|p| (p.port, p)).collect();
     let object = format!("service/{service}");
-    let mut room = Room::of_ports();
+    let mut room = Room::of_workload(inputs, service.namespace());
     let mut ports = Vec::new();
     for port in &spec.ports {
         let Some(placed) = placed.get(&port.port) else {
@@ -201,7 +201,7 @@ pub(super) fn rules_where(
     if refs.left().is_none() {
         room.refuse();
         let names = auth_names.iter().chain(&plugin_names);
-        return Err(too_long(names, room.most()));
+        return Err(too_long(names, room));
     }
     together::tokens(&mut auth)?;
     let mut all = vec![Demand::default()];
@@ -217,7 +217,7 @@ pub(super) fn rules_where(
     if !room.take(each.saturating_mul(all.len()).saturating_add(own)) {
         let names = all.iter().flat_map(|demand| &demand.objects);
         let names = names.chain(&auth_names).chain(&plugin_names);
-        return Err(too_long(names, room.most()));
+        return Err(too_long(names, room));
     }
     let rules = all.into_iter().map(|demand| {
         let mut names = demand.objects;
@@ -240,12 +240,13 @@ pub(super) fn rules_where(
 }
 
 /// Why there is no room for the rules that these objects make.
-fn too_long<'a>(objects: impl Iterator<Item = &'a String>, most: usize) -> String {
+fn too_long<'a>(objects: impl Iterator<Item = &'a String>, room: &Room) -> String {
     let names: BTreeSet<&str> = objects.map(String::as_str).collect();
     format!(
-        "{} make rules of more than {most} bytes with those of the ports before it, each with all keys of tokens and \
-         sources of Plugins: make fewer rules or shorter sources",
-        Vec::from_iter(names).join(" and ")
+        "{} make rules of more than {} with the policies and those of the ports before it, each with all keys of tokens \
+         and sources of Plugins: make fewer rules or shorter sources",
+        Vec::from_iter(names).join(" and "),
+        room.most_in_words()
     )
 }
 

@@ -28,6 +28,7 @@ mod problems;
 mod protocols;
 mod room;
 mod services;
+mod shares;
 mod splits;
 mod stored;
 mod together;
@@ -335,12 +336,14 @@ impl Index {
             Edit::Pod(pod) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 let name = pod.name.clone();
+                cluster.shares.put(&name, pod.sidecar, dirty);
                 cluster.touch_pod(&name, dirty);
                 cluster.put_pod(*pod);
                 cluster.touch_pod(&name, dirty);
             }
             Edit::RemovePod(name) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
+                cluster.shares.put(&name, false, dirty);
                 cluster.touch_pod(&name, dirty);
                 cluster.remove_pod(&name);
             }

@@ -4,7 +4,7 @@ mod own_ports;
 
 use super::cluster::{Cluster, called_by_address, endpoint, on_node};
 use super::policy::About;
-use super::room::Room;
+use super::room::{self, NoRoom, Room};
 use super::{ClusterPod, ClusterService, Inputs, ObjectProblem, Output};
 use super::{egress, inbound, policy, protocols};
 use own_ports::{MOST_OF_RULES, OwnPorts};
@@ -47,7 +47,7 @@ pub(super) fn pod_policy_at(
     let mut pods = cluster.served_by(service, port);
     let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
     let rules = rules(inputs, cluster, pod);
-    let served = served(cluster, pod, &rules);
+    let served = served(cluster, pod, rules.as_deref().unwrap_or_default());
     let accepted = accepts(inputs, cluster, pod, &served, rules, &mut Vec::new());
     Some((accepted.policy, own))
 }
@@ -67,7 +67,7 @@ pub(super) fn pod_outputs(
         return Vec::new();
     };
     let rules = rules(inputs, cluster, pod);
-    let served = served(cluster, pod, &rules);
+    let served = served(cluster, pod, rules.as_deref().unwrap_or_default());
     let mut outputs = Vec::new();
     if pod.sidecar {
         outputs.push(Output {
@@ -217,7 +217,7 @@ fn accepts(
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
-    rules: Vec<OfObject>,
+    rules: Result<Vec<OfObject>, NoRoom>,
     problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
@@ -225,25 +225,16 @@ fn accepts(
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     let service = cluster.services_of(pod).next().map(|s| &s.name);
-    let mut room = Room::of_ports();
+    let mut room = Room::of_workload(inputs, pod.name.namespace());
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     let own = OwnPorts::new(cluster, pod, served);
-    let ports = own.of_rules(&rules);
-    let too_long = ports.is_none().then(|| {
-        format!(
-            "rules about its pods have more than {MOST_OF_RULES} ports together, so those that allow some ports allow \
-             none, and those that deny some deny all: name fewer"
-        )
+    let rules = rules.map(|rules| translated(&own, rules, &object, problems));
+    // A rule may have many more ports of the pod than it names.
+    let rules = rules.and_then(|rules| match room.take(room::bytes(&rules)) {
+        true => Ok(rules),
+        false => Err(NoRoom),
     });
-    let told = own.too_many(&rules).into_iter().chain(too_long);
-    problems.extend(told.map(|text| ObjectProblem {
-        object: object.clone(),
-        text,
-    }));
-    let rules = match ports {
-        Some(ports) => with_ports(rules, ports),
-        None => own.without_ports(rules),
-    };
+    let rules = policy::or_closing_all(rules, &room, &object, problems);
     // Each of its services decides about its own ports, policies of the service account about all of them.
     let mut policy = Policy {
         permissive: policy::is_permissive(inputs),
@@ -282,18 +273,50 @@ fn accepts(
     }
 }
 
+/// Gives rules their ports of the pod, and reports it where these are too many.
+fn translated(
+    own: &OwnPorts<'_>,
+    rules: Vec<OfObject>,
+    object: &str,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<PolicyRule> {
+    let ports = own.of_rules(&rules);
+    let too_long = ports.is_none().then(|| {
+        format!(
+            "rules about its pods have more than {MOST_OF_RULES} ports together, so those that allow some ports allow \
+             none, and those that deny some deny all: name fewer"
+        )
+    });
+    let told = own.too_many(&rules).into_iter().chain(too_long);
+    problems.extend(told.map(|text| ObjectProblem {
+        object: object.to_owned(),
+        text,
+    }));
+    match ports {
+        Some(ports) => with_ports(rules, ports),
+        None => own.without_ports(rules),
+    }
+}
+
 /// The rules of an object with the services of a pod that it is about; `None`: they are about the pod's account.
 type OfObject = (Option<About>, Vec<PolicyRule>);
 
 /// Returns the rules of a pod's account and of its services.
-fn rules(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> Vec<OfObject> {
-    let of_account = policy::of_identity(inputs, &pod.account().into());
+///
+/// # Errors
+/// They have more bytes than the pod has room for. None is made after the first that does not fit.
+fn rules(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> Result<Vec<OfObject>, NoRoom> {
+    let mut left = Room::of_workload(inputs, pod.name.namespace()).left();
+    let account: ObjectName = pod.account().into();
+    let of_account = room::fitting(policy::of_identity(inputs, &account), &mut left)?;
+    let of_account = of_account.into_iter().map(|rule| (None, vec![rule]));
+    let mut all: Vec<OfObject> = of_account.collect();
     let services = cluster.services_of(pod);
     let services: Vec<ObjectName> = services.map(|s| s.name.clone().into()).collect();
-    let of_account = of_account.into_iter().map(|rule| (None, vec![rule]));
-    let of_services = policy::of_services(inputs, &services).into_iter();
-    let of_services = of_services.map(|(about, rules)| (Some(about), rules));
-    of_account.chain(of_services).collect()
+    for (about, rules) in policy::of_services(inputs, &services) {
+        all.push((Some(about), room::fitting(rules, &mut left)?));
+    }
+    Ok(all)
 }
 
 /// The port numbers that objects name, each as its service or the pod has it.

@@ -6,7 +6,7 @@
 //! matches would allow everything.
 
 use super::groups::Groups;
-use super::room::{self, NoRoom};
+use super::room::{self, NoRoom, Room};
 use super::{Inputs, ObjectProblem};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tulle_model::identity::{InvalidIdentity, SpiffeId};
@@ -19,7 +19,7 @@ use tulle_model::resource::{Action, InboundRule, Policy, PolicyRule};
 
 /// Computes who may call those workloads of a service that have an identity, by the name that objects have for it.
 pub(super) fn policy(inputs: &Inputs, service: &ObjectName, identity: &ObjectName) -> Policy {
-    let mut rules = of_identity(inputs, identity);
+    let mut rules: Vec<PolicyRule> = of_identity(inputs, identity).collect();
     rules.extend(of_service(inputs, service));
     Policy {
         permissive: is_permissive(inputs),
@@ -31,13 +31,14 @@ pub(super) fn is_permissive(inputs: &Inputs) -> bool {
     inputs.mesh.as_ref().is_some_and(|m| m.permissive_mode)
 }
 
-/// Rules about an identity, whatever services its workloads belong to.
-pub(super) fn of_identity(inputs: &Inputs, identity: &ObjectName) -> Vec<PolicyRule> {
+/// Rules about an identity, whatever services its workloads belong to. Those of an object are made when they are asked for.
+pub(super) fn of_identity<'a>(
+    inputs: &'a Inputs,
+    identity: &'a ObjectName,
+) -> impl Iterator<Item = PolicyRule> + use<'a> {
     let targets = inputs.in_namespace_of(&inputs.targets, identity);
-    let targets = targets.filter(|(_, t)| t.destination.name == identity.as_str());
-    let rules =
-        targets.flat_map(|(name, target)| rules(inputs, name.as_str(), target, &mut |_| {}));
-    rules.collect()
+    let targets = targets.filter(move |(_, t)| t.destination.name == identity.as_str());
+    targets.flat_map(move |(name, target)| rules(inputs, name.as_str(), target, &mut |_| {}))
 }
 
 /// Rules about a service.
@@ -58,38 +59,47 @@ pub(super) fn of_service(inputs: &Inputs, service: &ObjectName) -> Vec<PolicyRul
 /// The services that an object is about, each with the ports of it that are meant; none: all of them.
 pub(super) type About = BTreeMap<ObjectName, BTreeSet<u16>>;
 
+/// The rules of an object, each of which is made when it is asked for.
+pub(super) type Made<'a> = Box<dyn Iterator<Item = PolicyRule> + 'a>;
+
 /// Returns the rules of each object that is about some of these services, which are of one namespace. A rule names
 /// ports (none: all) of each of the services. An object may list as many services as it is long, and its rules may be
 /// as long: so each rule is made once for all of them.
-pub(super) fn of_services(
-    inputs: &Inputs,
-    services: &[ObjectName],
-) -> Vec<(About, Vec<PolicyRule>)> {
-    let Some(first) = services.first() else {
-        return Vec::new();
-    };
-    let mut all = Vec::new();
-    for (name, spec) in inputs.in_namespace_of(&inputs.authorization, first) {
+pub(super) fn of_services<'a>(
+    inputs: &'a Inputs,
+    services: &'a [ObjectName],
+) -> impl Iterator<Item = (About, Made<'a>)> + use<'a> {
+    let first = services.first().into_iter();
+    let policies = first.clone();
+    let policies =
+        policies.flat_map(move |first| inputs.in_namespace_of(&inputs.authorization, first));
+    let policies = policies.filter_map(move |(name, spec)| {
         let about = about(services, |service| authorized(inputs, spec, service));
-        if !about.is_empty() {
-            all.push((about, made(inputs, name, spec, false).collect()));
+        if about.is_empty() {
+            return None;
         }
-    }
-    for (kind, objects) in [
+        let rules: Made<'a> = Box::new(made(inputs, name, spec, false));
+        Some((about, rules))
+    });
+    let kinds = [
         ("IngressBackend", &inputs.ingress_backends),
         ("AccessControl", &inputs.access_controls),
-    ] {
-        for (name, spec) in inputs.in_namespace_of(objects, first) {
+    ];
+    let others = kinds.into_iter().flat_map(move |(kind, objects)| {
+        let objects = first
+            .clone()
+            .flat_map(move |first| inputs.in_namespace_of(objects, first));
+        objects.filter_map(move |(name, spec)| {
             let about = about(services, |service| accessible(spec, service));
             if about.is_empty() {
-                continue;
+                return None;
             }
-            if let Some(rule) = access(inputs, format!("{kind}/{name}"), spec) {
-                all.push((about, vec![rule]));
-            }
-        }
-    }
-    all
+            let rule = access(inputs, format!("{kind}/{name}"), spec)?;
+            let rules: Made<'a> = Box::new(std::iter::once(rule));
+            Some((about, rules))
+        })
+    });
+    policies.chain(others)
 }
 
 /// The services of which some ports are meant. `meant` returns these; none: all; `None`: the service is not meant.
@@ -115,15 +125,41 @@ pub(super) fn or_closing(
         object: object.to_owned(),
         text: format!("port {port} is closed: {why}"),
     });
-    let deny = PolicyRule {
-        name: format!("{object}: port {port} is closed ({why})"),
+    let name = format!("{object}: port {port} is closed ({why})");
+    (Vec::new(), Some(closing(name, vec![port])))
+}
+
+/// Returns the rules of a pod. If there was no room for them, the only one closes all ports; its name is the reason.
+pub(super) fn or_closing_all(
+    rules: Result<Vec<PolicyRule>, NoRoom>,
+    room: &Room,
+    object: &str,
+    problems: &mut Vec<ObjectProblem>,
+) -> Vec<PolicyRule> {
+    rules.unwrap_or_else(|NoRoom| {
+        let why = format!(
+            "policies about one make rules of more than {}: make fewer or shorter ones",
+            room.most_in_words()
+        );
+        problems.push(ObjectProblem {
+            object: object.to_owned(),
+            text: format!("all ports of its pods are closed: {why}"),
+        });
+        let name = format!("{object}: all ports are closed ({why})");
+        vec![closing(name, Vec::new())]
+    })
+}
+
+/// The rule that closes these ports; none: all.
+fn closing(name: String, ports: Vec<u16>) -> PolicyRule {
+    PolicyRule {
+        name,
         action: Action::Deny,
         any_identity: true,
         networks: everywhere(),
-        ports: vec![port],
+        ports,
         ..Default::default()
-    };
-    (Vec::new(), Some(deny))
+    }
 }
 
 /// The ports of a service that an AuthorizationPolicy is about; none: all. `None`: it is not about the service.
@@ -174,10 +210,7 @@ pub(super) fn at_gateway(
             about = true;
             // This holds even if none of its rules is understood.
             closed |= action(spec) == Action::Allow;
-            for rule in made(inputs, policy, spec, true) {
-                left = room::after(left, &rule).ok_or(NoRoom)?;
-                rules.push(rule);
-            }
+            rules.extend(room::fitting(made(inputs, policy, spec, true), &mut left)?);
         }
     }
     if about && !closed {

@@ -20,6 +20,12 @@ const MOST_OF_OTHERS: usize = 24 << 20;
 const MOST_PASSES: usize = 4;
 /// Most bytes that all ports of a workload, or all listeners of a gateway, have together. They are one namespace's alone.
 const MOST_OF_PORTS: usize = 24 << 20;
+/// Most bytes that the ports of all pods of a namespace have together: the controller keeps a resource for each pod,
+/// also where nobody asks for it.
+const MOST_OF_PODS: usize = 512 << 20;
+/// Least bytes for the ports of a pod, however many pods there are, so that more than 1,024 may have more together: a
+/// Plugin may have half of it.
+const LEAST_OF_PORTS: usize = 512 << 10;
 /// Number of times that all of a room may be read for rules that do not fit, before half of it is given away.
 const IN_VAIN: usize = 4;
 
@@ -55,14 +61,30 @@ impl Room {
         }
     }
 
-    /// The room of a workload's ports, or of a gateway's listeners.
-    pub(super) fn of_ports() -> Self {
+    /// The room of a gateway's listeners.
+    pub(super) fn of_gateway() -> Self {
         Self::new(MOST_OF_PORTS)
+    }
+
+    /// The room of the ports of a workload in this namespace. On hosts all rules are the operator's, and no workload
+    /// takes from another.
+    pub(super) fn of_workload(inputs: &Inputs, namespace: &str) -> Self {
+        let cluster = inputs.cluster.as_ref();
+        Self::new(cluster.map_or(MOST_OF_PORTS, |cluster| cluster.shares.each(namespace)))
     }
 
     /// The bytes that there were before any were taken.
     pub(super) fn most(&self) -> usize {
         self.most
+    }
+
+    /// The same for whoever wrote too much for a workload or gateway, with the reason where it is less than most have.
+    pub(super) fn most_in_words(&self) -> String {
+        let share = match self.most < MOST_OF_PORTS {
+            true => ", which is a pod's share in a namespace of so many",
+            false => "",
+        };
+        format!("{} bytes{share}", self.most)
     }
 
     /// The bytes that are left.
@@ -137,6 +159,13 @@ impl Room {
             }
         }
     }
+}
+
+/// The bytes for the ports of each of so many pods of a namespace. The number is rounded up to a power of two, so that
+/// those of the others are seldom computed anew when a pod comes or goes.
+pub(super) fn share(pods: usize) -> usize {
+    let share = MOST_OF_PODS / pods.next_power_of_two();
+    share.clamp(LEAST_OF_PORTS, MOST_OF_PORTS)
 }
 
 /// The rooms of the namespaces whose routes are attached to a gateway or service: each has its own, so that no tenant takes
@@ -332,6 +361,18 @@ pub(super) fn bytes<T: Serialize>(all: &[T]) -> usize {
     let left = all.iter().map(|one| after(usize::MAX, one));
     left.map(|left| usize::MAX - left.unwrap_or(usize::MAX))
         .sum()
+}
+
+/// Takes what is made as long as there is room for it. None is made after the first that does not fit.
+pub(super) fn fitting<T: Serialize>(
+    made: impl Iterator<Item = T>,
+    left: &mut usize,
+) -> Result<Vec<T>, NoRoom> {
+    let fits = |one: T| -> Result<T, NoRoom> {
+        *left = after(*left, &one).ok_or(NoRoom)?;
+        Ok(one)
+    };
+    made.map(fits).collect()
 }
 
 /// Returns what is left of so many bytes after those of a copy, which is read no further than to where it is too long.

@@ -55,7 +55,8 @@ impl Index {
             }
             if !call.opaque {
                 // Demands that contradict each other close the port: a policy says so.
-                let rules = inbound::rules(inputs, &places, &mut Room::of_ports());
+                let mut room = Room::of_workload(inputs, service.namespace());
+                let rules = inbound::rules(inputs, &places, &mut room);
                 for rule in rules.unwrap_or_default() {
                     let when = match rule.matches.is_empty() {
                         true => "",
