@@ -19,25 +19,11 @@ use tulle_net::passing;
 const MAX_BYTES: usize = 64 << 20;
 
 /// Longest silence of the supervisor, which says every ten seconds that it is alive. One that hangs would otherwise keep
-/// changes from this proxy; the controller tells of them then.
+/// changes from this proxy; the socket is given up then.
 const SILENCE: Duration = Duration::from_secs(30);
-
-/// How long a supervisor that was given up has to speak, never silent for so long, before it tells of services again. Until
-/// then it reads what had waited for it, or hears that its line to the controller is gone, which the kernel says after 40
-/// seconds at most: else it could tell again what the controller has told otherwise since.
-const PROBATION: Duration = Duration::from_mins(1);
 
 /// Longest wait until it reads; nothing else is done meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why the supervisor tells of services no longer.
-#[derive(Clone, Copy)]
-pub(super) enum Lost {
-    /// It is silent, or does not read; it may go on.
-    Hangs,
-    /// Nothing more can come over the socket.
-    Closed,
-}
 
 /// The proxy's end of the socket.
 pub(super) struct HostServices {
@@ -47,8 +33,6 @@ pub(super) struct HostServices {
     is_connected: bool,
     /// When it said something last.
     heard: Instant,
-    /// When it may tell of services again; `None`: it was not given up.
-    returns: Option<Instant>,
     /// The next message to it.
     request: v1::SubscribeRequest,
     /// Why its last update was refused; empty: it was not.
@@ -70,61 +54,36 @@ impl HostServices {
             outgoing,
             is_connected: false,
             heard: Instant::now(),
-            returns: None,
             request: v1::SubscribeRequest::default(),
             refusal: String::new(),
         }
     }
 
-    async fn next(&mut self) -> Result<Say, Lost> {
+    async fn next(&mut self) -> Option<Say> {
         loop {
-            let message = match self.returns {
-                // The controller tells meanwhile.
-                Some(_) => self.incoming.next().await,
-                None => match timeout_at(self.heard + SILENCE, self.incoming.next()).await {
-                    Ok(message) => message,
-                    // This process may have been stopped as well: what was said meanwhile counts.
-                    Err(_) => at_once(self.incoming.next()).await.ok_or(Lost::Hangs)?,
-                },
+            let message = match timeout_at(self.heard + SILENCE, self.incoming.next()).await {
+                Ok(message) => message,
+                // This process may have been stopped as well: what was said meanwhile counts.
+                Err(_) => at_once(self.incoming.next()).await?,
             };
-            let message = message.ok().flatten().ok_or(Lost::Closed)?;
-            self.note_heard();
-            let message = v1::HostServices::decode(message).map_err(|_| Lost::Closed)?;
-            match message.say {
-                // A supervisor of a later version may say more.
-                None => {}
-                Some(Say::Alive(_)) if !self.may_return() => {}
-                Some(said) => return Ok(said),
+            let message = message.ok()??;
+            self.heard = Instant::now();
+            // A supervisor of a later version may say more.
+            match v1::HostServices::decode(message).ok()?.say {
+                None | Some(Say::Alive(_)) => {}
+                said => return said,
             }
         }
     }
 
-    /// Notes that it has said something, for the first time if it was silent for too long.
-    fn note_heard(&mut self) {
-        let now = Instant::now();
-        if let Some(returns) = &mut self.returns
-            && self.heard + SILENCE <= now
-        {
-            *returns = now + PROBATION;
-        }
-        self.heard = now;
-    }
-
-    /// Whether it was given up, and has spoken for long enough since.
-    fn may_return(&self) -> bool {
-        self.returns.is_some_and(|when| when <= self.heard)
-    }
-
-    /// Says what there is to say.
-    async fn flush(&mut self) -> Result<(), Lost> {
+    /// Says what there is to say; `false`: it is gone, or does not read.
+    async fn flush(&mut self) -> bool {
         if self.request == v1::SubscribeRequest::default() {
-            return Ok(());
+            return true;
         }
         let request = std::mem::take(&mut self.request).encode_to_vec();
-        match timeout(PATIENCE, self.outgoing.send(request)).await {
-            Ok(sent) => sent.map_err(|_| Lost::Closed),
-            Err(_) => Err(Lost::Hangs),
-        }
+        let sent = timeout(PATIENCE, self.outgoing.send(request));
+        matches!(sent.await, Ok(Ok(())))
     }
 }
 
@@ -137,8 +96,8 @@ async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Waits for what the supervisor says. One that was given up says that it is alive once it may tell of services again.
-pub(super) async fn next(host: &mut Option<HostServices>) -> Result<Say, Lost> {
+/// Waits for what the supervisor says; `None`: it says nothing any more.
+pub(super) async fn next(host: &mut Option<HostServices>) -> Option<Say> {
     match host {
         Some(host) => host.next().await,
         None => std::future::pending().await,
@@ -148,8 +107,7 @@ pub(super) async fn next(host: &mut Option<HostServices>) -> Result<Say, Lost> {
 impl<S: Sink> ControlClient<S> {
     /// The supervisor, while services come from it.
     fn host_in_charge(&mut self) -> Option<&mut HostServices> {
-        let in_charge = |host: &&mut HostServices| host.is_connected && host.returns.is_none();
-        self.services.as_mut().filter(in_charge)
+        self.services.as_mut().filter(|host| host.is_connected)
     }
 
     /// Names who tells this proxy of services.
@@ -176,13 +134,18 @@ impl<S: Sink> ControlClient<S> {
     }
 
     /// Takes what the supervisor says; returns what the controller is to be told of it.
-    pub(super) fn host_says(&mut self, said: Result<Say, Lost>) -> Option<v1::SubscribeRequest> {
+    pub(super) fn host_says(&mut self, said: Option<Say>) -> Option<v1::SubscribeRequest> {
         let was = self.services_from();
         match said {
-            Ok(Say::Update(update)) => return self.take_of_host(update),
-            Ok(Say::Connected(is)) => self.set_host_connected(is),
-            Ok(Say::Alive(_)) => self.take_host_back(),
-            Err(lost) => self.give_host_up(lost),
+            Some(Say::Update(update)) => return self.take_of_host(update),
+            Some(Say::Connected(is)) => self.set_host_connected(is),
+            Some(Say::Alive(_)) => {}
+            None => {
+                tracing::warn!(
+                    "this host's supervisor tells of services no longer: the controller does"
+                );
+                self.services = None;
+            }
         }
         let is = self.services_from();
         let from_controller = is == v1::ServicesFrom::Controller;
@@ -198,40 +161,7 @@ impl<S: Sink> ControlClient<S> {
     }
 
     fn set_host_connected(&mut self, is: bool) {
-        if let Some(host) = &mut self.services {
-            host.is_connected = is;
-        }
-        self.begin_with_host();
-    }
-
-    fn give_host_up(&mut self, lost: Lost) {
-        tracing::warn!("this host's supervisor tells of services no longer: the controller does");
-        match lost {
-            Lost::Hangs => {
-                if let Some(host) = &mut self.services {
-                    host.returns = Some(Instant::now() + PROBATION);
-                }
-            }
-            Lost::Closed => self.services = None,
-        }
-        self.begin_with_host();
-    }
-
-    fn take_host_back(&mut self) {
-        if let Some(host) = &mut self.services
-            && host.may_return()
-        {
-            host.returns = None;
-            tracing::info!("this host's supervisor speaks again");
-            self.begin_with_host();
-        }
-    }
-
-    /// Has the next message to the supervisor say all that this proxy wants and holds if services come from it, and else
-    /// nothing.
-    fn begin_with_host(&mut self) {
-        let is_in_charge = self.host_in_charge().is_some();
-        let (known, subscribe) = match is_in_charge {
+        let (known, subscribe) = match is {
             true => {
                 let names = self.names.iter().filter(|name| is_service(name));
                 (self.known_services(), names.cloned().collect())
@@ -239,11 +169,12 @@ impl<S: Sink> ControlClient<S> {
             false => Default::default(),
         };
         if let Some(host) = &mut self.services {
+            host.is_connected = is;
             host.refusal.clear();
             host.request = v1::SubscribeRequest {
                 subscribe,
                 known,
-                anew: is_in_charge,
+                anew: is,
                 ..Default::default()
             };
         }
@@ -342,8 +273,10 @@ impl<S: Sink> ControlClient<S> {
     /// told of that.
     pub(super) async fn tell_host(&mut self) -> Option<v1::SubscribeRequest> {
         let host = self.services.as_mut()?;
-        let lost = host.flush().await.err()?;
-        self.host_says(Err(lost))
+        match host.flush().await {
+            true => None,
+            false => self.host_says(None),
+        }
     }
 
     /// Describes all that the proxy was told and does not carry out, and why.
