@@ -147,8 +147,9 @@ pub enum Edit {
     StrictNamespaces(BTreeSet<String>),
     /// All problems of the cluster's objects that their own status cannot report.
     Problems(Vec<ObjectProblem>),
-    /// All objects of the cluster that are refused. A text names the object, why, and what is in force in its place; the
-    /// problem is about the latter, if the index has it, or else about no object.
+    /// The objects of the cluster that are refused, the Mesh first; of many, some and a line about the others. A text
+    /// names the object, why, and what is in force in its place; the problem is about the latter, if the index has it, or
+    /// else about no object.
     Refused(Vec<ObjectProblem>),
     /// All that an operator has revoked by command.
     Revoked(Box<Revoked>),

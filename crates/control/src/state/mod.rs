@@ -440,8 +440,9 @@ impl MeshState {
         *known = now;
     }
 
-    /// Returns the problems between objects as of the index's last change, the objects of a cluster that are refused,
-    /// and the problems of certificates as of now.
+    /// Returns the objects of a cluster that are refused, the problems between objects as of the index's last change,
+    /// and those of certificates as of now. The refused come first: `tulle check` shows the first of them, and problems
+    /// that hurt nobody else can be made in any number.
     pub(crate) fn problems(&self) -> Vec<String> {
         let (certificates, refused) = self.with_index(|index| {
             let refused = index
@@ -456,8 +457,9 @@ impl MeshState {
         let known = known.iter().map(ToString::to_string);
         let certificates = certificates.map(|p| format!("{}: {}", p.object, p.message));
         let unread = self.unread.problems().into_iter();
-        let known = known.chain(certificates).chain(unread);
-        known.chain(refused).collect()
+        let refused = refused.into_iter();
+        let others = known.chain(certificates).chain(unread);
+        refused.chain(others).collect()
     }
 
     /// Returns the present problems of certificates.

@@ -1,13 +1,15 @@
 //! Counts refused objects, and tells the index why each is refused and what is in force in its place: who asks the
 //! controller about the mesh sees what the index has, and not the object of the API server.
 
-use super::{Id, MESH, Objects};
+use super::{Id, MESH, Objects, Seen};
 use crate::metrics::RefusedObjects;
 use crate::source::kind_watches;
 use tulle_control::index::{Edit, ObjectProblem};
 
 /// Most bytes of a reason that the index has, since all of them are answered together. The log has the whole.
 const MAX_WHY: usize = 1024;
+/// Most refused objects that the index has by name, since each tenant can make any number. The log has all.
+const MAX_TOLD: usize = 1000;
 
 impl Objects {
     /// How many objects of each kind have no effect.
@@ -21,27 +23,42 @@ impl Objects {
         counts
     }
 
-    /// Tells the index of all refused objects, as of the last look; `None`: it was told the same before.
+    /// Tells the index of refused objects, as of the last look; `None`: it was told the same before.
     pub(in crate::source) fn refusals(&mut self) -> Option<Edit> {
-        let refused = self.seen.iter().filter_map(|(id, seen)| {
-            let why = seen.refused.as_deref()?;
-            let in_place = self.fed.get(id);
-            let instead = instead(id, seen.was_valid, in_place.is_some());
-            let why = why.get(..why.floor_char_boundary(MAX_WHY))?;
-            let (kind, name) = (kind_watches::id(id.0), &id.1);
-            Some(ObjectProblem {
-                object: match in_place {
-                    Some(object) => object.id(),
-                    None if is_mesh(id) => self.base.id(),
-                    None => String::new(),
-                },
-                text: format!("{kind}/{name}: it is refused ({why}); {instead}"),
-            })
-        });
-        let all: Vec<ObjectProblem> = refused.collect();
+        let refused = self.seen.iter().filter(|(_, seen)| seen.refused.is_some());
+        let mut refused: Vec<(&Id, &Seen)> = refused.collect();
+        // The Mesh comes first: its settings are everybody's, and who shows a few shows the first.
+        refused.sort_by_key(|(id, _)| !is_mesh(id));
+        let more = refused.len().saturating_sub(MAX_TOLD);
+        let told = refused.into_iter().take(MAX_TOLD);
+        let told = told.filter_map(|(id, seen)| self.refusal(id, seen));
+        let mut all: Vec<ObjectProblem> = told.collect();
+        if more > 0 {
+            all.push(ObjectProblem {
+                object: String::new(),
+                text: format!("more refused objects: {more}; the controller's log names them"),
+            });
+        }
         (all != self.told_refused).then(|| {
             self.told_refused.clone_from(&all);
             Edit::Refused(all)
+        })
+    }
+
+    /// Describes a refused object; `None`: it is not refused.
+    fn refusal(&self, id: &Id, seen: &Seen) -> Option<ObjectProblem> {
+        let why = seen.refused.as_deref()?;
+        let in_place = self.fed.get(id);
+        let instead = instead(id, seen.was_valid, in_place.is_some());
+        let why = why.get(..why.floor_char_boundary(MAX_WHY))?;
+        let (kind, name) = (kind_watches::id(id.0), &id.1);
+        Some(ObjectProblem {
+            object: match in_place {
+                Some(object) => object.id(),
+                None if is_mesh(id) => self.base.id(),
+                None => String::new(),
+            },
+            text: format!("{kind}/{name}: it is refused ({why}); {instead}"),
         })
     }
 }

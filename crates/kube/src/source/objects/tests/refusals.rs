@@ -93,3 +93,26 @@ fn assert_settings(world: &mut World, instead: &str) {
     assert!(text.starts_with("Mesh/mesh: it is refused ("), "{text}");
     assert!(text.ends_with(instead), "{text}");
 }
+
+#[test]
+fn the_index_hears_of_the_mesh_first_and_of_a_thousand_objects_by_name() {
+    let mut world = World::new();
+    for number in 0..=1000 {
+        // The kind comes before Meshes.
+        let (version, name) = ("split.smi-spec.io/v1alpha4", format!("s{number:04}"));
+        let spec = json!({ "service": 1 });
+        world.apply(object(version, "TrafficSplit", &name, "shop", spec));
+    }
+    world.see(mesh("mesh", json!({ "trustDomain": "other" })));
+    let all = told(&mut world);
+    assert_eq!(all.len(), 1001);
+    for (at, start) in [
+        (0, "Mesh/mesh: it is refused ("),
+        (1, "TrafficSplit/s0000.shop: it is refused ("),
+        (999, "TrafficSplit/s0998.shop: it is refused ("),
+    ] {
+        assert!(all[at].1.starts_with(start), "{:?}", all[at]);
+    }
+    let more = "more refused objects: 2; the controller's log names them";
+    assert_eq!(all[1000], (String::new(), more.to_owned()));
+}
