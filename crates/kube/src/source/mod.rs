@@ -70,6 +70,18 @@ struct Known {
     objects: Objects,
 }
 
+impl Known {
+    /// Collects the edits since the last time, and the statuses they call for; whether an object had to be looked at.
+    fn edits(&mut self, wishes: &StatusUpdates) -> (Vec<Edit>, bool) {
+        let mut edits = self.state.edits();
+        let changed = self.objects.edits(&self.state, &mut edits, wishes);
+        if changed {
+            edits.extend(self.objects.refusals());
+        }
+        (edits, changed)
+    }
+}
+
 macro_rules! taken {
     ($($kind:ty as $object:ty, $api:path, $name:literal, $read:ident, $apply:ident, $remove:ident, $keep:ident;)+) => {
         $(
@@ -209,11 +221,7 @@ pub async fn follow(
         if !unlisted.is_empty() {
             continue;
         }
-        let mut edits = known.state.edits();
-        let changed = known.objects.edits(&known.state, &mut edits, &wishes);
-        if changed {
-            edits.extend(known.objects.refusals());
-        }
+        let (edits, changed) = known.edits(&wishes);
         let mesh = edits.iter().rev().find_map(said_of_mesh);
         in_force.send_if_modified(|told| match mesh {
             Some(mesh) if mesh != told => {

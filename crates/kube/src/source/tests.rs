@@ -7,6 +7,7 @@ mod manifests;
 #[path = "../../../control/tests/properties/told.rs"]
 mod told;
 
+use super::Known;
 use super::objects::Objects;
 use super::state::State;
 use crate::gateway::view::Text;
@@ -38,8 +39,7 @@ fn the_controller_does_without_kinds_of_newer_roles_only() {
 
 /// The controller from its watches to its index.
 struct Controller {
-    state: State,
-    objects: Objects,
+    known: Known,
     wishes: StatusUpdates,
     gateways: Told,
     index: Index,
@@ -52,8 +52,10 @@ impl Controller {
             "spec": { "permissiveMode": true },
         });
         Self {
-            state: State::default(),
-            objects: Objects::new(crate::object::read(&mesh).unwrap()),
+            known: Known {
+                state: State::default(),
+                objects: Objects::new(crate::object::read(&mesh).unwrap()),
+            },
             wishes: StatusUpdates::default(),
             gateways: Told::default(),
             index: Index::of_cluster(TrustDomain::default(), "tulle-system"),
@@ -66,15 +68,18 @@ impl Controller {
         let namespace = object["metadata"]["namespace"].as_str();
         let key = ObjectName::in_namespace(name, namespace.unwrap_or_default());
         let own = || key.namespaced().unwrap().clone();
+        let known = &mut self.known;
         match object["kind"].as_str().unwrap() {
-            "Service" => self.state.service(own(), &read(object)),
-            "EndpointSlice" => self.state.slice(own(), &read(object)),
-            "Pod" => self.state.pod(own(), &read(object)),
-            "Namespace" => self.state.namespace(name.to_owned(), &read(object)),
+            "Service" => known.state.service(own(), &read(object)),
+            "EndpointSlice" => known.state.slice(own(), &read(object)),
+            "Pod" => known.state.pod(own(), &read(object)),
+            "Namespace" => known.state.namespace(name.to_owned(), &read(object)),
             kind => {
                 let group = object["apiVersion"].as_str().unwrap().split('/').next();
                 let kind = Kind::find(group.unwrap(), kind).unwrap();
-                self.objects.apply(kind, key, read::<DynamicObject>(object));
+                known
+                    .objects
+                    .apply(kind, key, read::<DynamicObject>(object));
             }
         }
     }
@@ -84,10 +89,9 @@ impl Controller {
     /// # Errors
     /// A gateway of `evil` gets an object that is not `evil`'s.
     fn tell(&mut self) -> Result<(), String> {
-        let mut edits = self.state.edits();
-        self.objects.edits(&self.state, &mut edits, &self.wishes);
+        let (edits, _) = self.known.edits(&self.wishes);
         self.index.apply(edits);
-        let (edits, texts) = self.gateways.edits(&self.objects.view(), text);
+        let (edits, texts) = self.gateways.edits(&self.known.objects.view(), text);
         self.index.apply(edits);
         let mut texts = texts.into_iter().filter(|(key, _)| key.namespace == EVIL);
         match texts.find_map(|(_, texts)| texts.into_iter().find(|t| t.key.namespace != EVIL)) {
@@ -337,6 +341,26 @@ fn the_objects_of_those_who_mean_well_are_in_force() {
     ] {
         assert!(told.contains_key(name), "{name}: {:?}", told.keys());
     }
-    let refused = controller.objects.refused();
+    let refused = controller.known.objects.refused();
     assert!(refused.values().all(|count| *count == 0), "{refused:?}");
+    assert!(controller.index.refused_objects().is_empty());
+}
+
+#[test]
+fn the_index_is_told_which_objects_are_refused_and_when_none_is_any_more() {
+    let mut controller = Controller::new();
+    let spec = json!({ "targetRefs": [{ "name": "web" }], "rules": 1 });
+    controller.see(&made("shop", "tulle.dev/v1alpha1", "RateLimit", "a", spec));
+    controller.tell().unwrap();
+    let [refused] = controller.index.refused_objects() else {
+        panic!("{:?}", controller.index.refused_objects());
+    };
+    let start = "RateLimit/a.shop: it is refused (";
+    assert!(refused.text.starts_with(start), "{refused:?}");
+
+    let kind = Kind::find("tulle.dev", "RateLimit").unwrap();
+    let gone = ObjectName::in_namespace("a", "shop");
+    controller.known.objects.remove(kind, &gone);
+    controller.tell().unwrap();
+    assert!(controller.index.refused_objects().is_empty());
 }
