@@ -2,13 +2,16 @@
 
 use super::Observer;
 use super::findings::object_name;
-use super::pages::{ActsOn, FindingRow, ObjectPage, ObjectRow};
+use super::pages::{AboutObject, ActsOn, FindingRow, ObjectPage, ObjectRow};
 use crate::state::Actor;
 use std::collections::HashMap;
 use tulle_model::manifest::{Object, Severity};
 
 /// Kinds of which only names are shown.
 const HIDDEN: &str = "Secret";
+
+/// Findings by object: each object of a list looks at its own alone.
+type ByObject<'a> = HashMap<&'a AboutObject, Vec<&'a FindingRow>>;
 
 impl Observer {
     /// Objects of a kind, or all.
@@ -17,7 +20,8 @@ impl Observer {
         let wanted = names
             .into_iter()
             .filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
-        let (findings, changed) = (self.findings(), self.changed());
+        let (found, changed) = (self.found(), self.changed());
+        let findings = by_object(&found.all);
         let all = wanted.map(|(kind, name)| self.reference(kind, &name, &findings, &changed));
         all.collect()
     }
@@ -35,13 +39,14 @@ impl Observer {
             )
         });
         let known = known?;
-        let findings = self.findings();
-        let about = |finding: &&FindingRow| is_about(finding, kind, &whole, self.in_cluster());
+        let found = self.found();
+        let findings = by_object(&found.all);
+        let about = findings.get(&object_name(kind, &whole, self.in_cluster()));
         Some(ObjectPage {
             reference: self.reference(known.kind(), &whole, &findings, &self.changed()),
             yaml: self.yaml(&known),
             acts: acts.into_iter().map(|on| ActsOn { on }).collect(),
-            findings: findings.iter().filter(about).cloned().collect(),
+            findings: about.into_iter().flatten().copied().cloned().collect(),
         })
     }
 
@@ -74,18 +79,15 @@ impl Observer {
         &self,
         kind: &str,
         name: &str,
-        findings: &[FindingRow],
+        findings: &ByObject<'_>,
         changed: &HashMap<String, i64>,
     ) -> ObjectRow {
-        let in_cluster = self.in_cluster();
-        let mut about = findings
-            .iter()
-            .filter(|f| is_about(f, kind, name, in_cluster));
+        let split = object_name(kind, name, self.in_cluster());
+        let mut about = findings.get(&split).into_iter().flatten();
         let worst = about
             .clone()
             .find(|f| f.severity == severity(Severity::Error));
         let first = worst.or_else(|| about.next());
-        let split = object_name(kind, name, in_cluster);
         ObjectRow {
             kind: split.kind,
             name: split.name,
@@ -109,7 +111,8 @@ impl Observer {
             });
             acting.collect::<Vec<_>>()
         });
-        let (findings, changed) = (self.findings(), self.changed());
+        let (found, changed) = (self.found(), self.changed());
+        let findings = by_object(&found.all);
         let all = names.into_iter();
         let all = all.map(|(kind, name)| self.reference(kind, &name, &findings, &changed));
         all.collect()
@@ -123,6 +126,12 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-fn is_about(finding: &FindingRow, kind: &str, name: &str, in_cluster: bool) -> bool {
-    finding.object.as_ref() == Some(&object_name(kind, name, in_cluster))
+fn by_object(findings: &[FindingRow]) -> ByObject<'_> {
+    let mut all: ByObject<'_> = HashMap::new();
+    for finding in findings {
+        if let Some(object) = &finding.object {
+            all.entry(object).or_default().push(finding);
+        }
+    }
+    all
 }

@@ -291,7 +291,7 @@ pub struct CertificatesPage {
 }
 
 /// The object that something is about.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AboutObject {
     /// Such as `TrafficTarget`.
