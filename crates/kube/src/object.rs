@@ -48,10 +48,12 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 /// There is no file that the error could be in.
 fn reason(error: &str) -> String {
-    error
-        .strip_prefix("object: ")
-        .unwrap_or(error)
-        .replace('\n', " ")
+    one_line(error.strip_prefix("object: ").unwrap_or(error))
+}
+
+/// Returns a reason as one line. It may quote what somebody wrote, and a terminal would obey its control characters.
+pub(crate) fn one_line(reason: &str) -> String {
+    reason.replace(char::is_control, " ")
 }
 
 #[cfg(test)]
@@ -84,5 +86,11 @@ mod tests {
         });
         let why = read(&object).unwrap_err();
         assert!(why.contains("permissive") && !why.contains('\n'), "{why}");
+    }
+
+    #[test]
+    fn a_reason_has_no_control_characters() {
+        let said = reason("object: `\u{1b}[2J\r\n\u{9b}2J`: no\n");
+        assert_eq!(said, "` [2J   2J`: no ");
     }
 }

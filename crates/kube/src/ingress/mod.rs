@@ -17,6 +17,7 @@ pub(crate) use translate::translate;
 
 use crate::gateway_fields::{Gateway, Key, Labels};
 pub use crate::kinds::NETWORKING as GROUP;
+use crate::object::one_line;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tulle_control::index::{Attachment, ObjectProblem};
@@ -74,6 +75,15 @@ pub(crate) fn class_of(gateway: &Key) -> Option<&str> {
 pub(crate) fn problem(namespace: &str, name: &str, text: String) -> ObjectProblem {
     ObjectProblem {
         object: format!("Ingress/{}", Key::new(namespace, name).object_name()),
-        text,
+        text: one_line(&text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_problem_has_no_control_characters_of_the_author() {
+        let told = super::problem("shop", "i", "Exact /\u{1b}[2J\r of shop.example".into());
+        assert_eq!(told.text, "Exact / [2J  of shop.example");
     }
 }

@@ -17,7 +17,7 @@ use crate::gateway::view::{Texts, View};
 use crate::gateway_fields::{Key, TextKey};
 use crate::kinds::Kind;
 use crate::names::CONTROLLER_NAME;
-use crate::object::text;
+use crate::object::{one_line, text};
 use crate::root::other_trust_domain;
 use crate::status::{ChangedStatus, Condition, StatusUpdate, StatusUpdates, conditions, parents};
 use kube::api::DynamicObject;
@@ -379,6 +379,7 @@ impl Objects {
             refs::own(kind, namespace, spec, grants)
                 .and_then(|()| crate::object::qualified(&object))
         };
+        let read = read.map_err(|why| one_line(&why));
         let status = (kind.group == "tulle.dev").then(|| {
             let accepted = match &read {
                 Ok(_) => Condition::new("Accepted", true, "Accepted", "it is in force"),

@@ -116,3 +116,18 @@ fn the_index_hears_of_the_mesh_first_and_of_a_thousand_objects_by_name() {
     let more = "more refused objects: 2; the controller's log names them";
     assert_eq!(all[1000], (String::new(), more.to_owned()));
 }
+
+#[test]
+fn what_is_told_of_an_object_has_no_control_characters_of_its_author() {
+    let mut world = World::new();
+    let target = json!({ "name": "web\u{1b}[2J\r", "namespace": "ot\u{9b}her\n" });
+    let spec = json!({ "targetRefs": [target], "rules": [] });
+    world.see(object(TULLE, "RateLimit", "a", "shop", spec));
+    let text = text_of(&world, "RateLimit", "nothing of it is in force");
+    assert!(
+        text.contains("web [2J  is in the namespace ot her "),
+        "{text:?}"
+    );
+    assert!(!text.contains(char::is_control), "{text:?}");
+    assert_eq!(told(&mut world), [(String::new(), text)]);
+}
