@@ -46,7 +46,12 @@ impl Outgoing {
     /// # Errors
     /// The other end is gone.
     pub async fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
-        self.0.send(Bytes::from(message)).await
+        let sent = self.0.send(Bytes::from(message)).await;
+        // It would keep room for the longest message for as long as it lives.
+        if self.0.write_buffer().is_empty() {
+            *self.0.write_buffer_mut() = BytesMut::new();
+        }
+        sent
     }
 }
 
@@ -82,6 +87,23 @@ mod tests {
                 sent = sending => panic!("{sent:?}: nobody reads so much"),
                 refused = receiving => assert_eq!(refused.kind(), io::ErrorKind::InvalidData),
             }
+        });
+    }
+
+    #[test]
+    fn a_long_message_leaves_no_room_taken() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let (mut incoming, _open) = over(near, 1 << 20);
+            let (_open, mut outgoing) = over(far, 0);
+            let (sent, received) = tokio::join!(outgoing.send(vec![7; 1 << 20]), incoming.next());
+            sent.unwrap();
+            assert_eq!(received.unwrap().unwrap().len(), 1 << 20);
+            let buffer = outgoing.0.write_buffer_mut();
+            assert!(!buffer.try_reclaim(1 << 20), "it has room for another");
         });
     }
 }
