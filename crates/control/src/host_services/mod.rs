@@ -2,8 +2,8 @@
 //! is told what it wants of that (`proxy`). So a change crosses the line to the controller once, however many proxies of
 //! the host are told of it.
 //!
-//! While the controller is away this says so, and proxies look to the controller themselves. So do those that want a service
-//! for which there is no room here.
+//! While the controller is away this says so, and proxies look to the controller themselves. So do those that take the most
+//! room, where there is none here for all that is wanted.
 
 mod proxy;
 mod upstream;
@@ -49,32 +49,53 @@ struct Wanted {
 
 #[derive(Default)]
 struct Want {
-    proxies: usize,
+    /// Numbers of the streams of those that want it.
+    proxies: BTreeSet<u64>,
     /// The controller has said what the service is, or that it does not exist.
     is_answered: bool,
-    /// There was no room for what the controller has said. Proxies that want it look to the controller.
-    lacks_room: bool,
     /// Bytes that are held of it.
     held: usize,
 }
 
 impl Wanted {
-    /// Counts what the controller has said of a name, and drops that if there is no room for it.
-    fn hold(&mut self, name: &str, said: &mut Option<EncodedResource>) {
+    /// Counts what the controller has said of a name.
+    fn hold(&mut self, name: &str, said: Option<&EncodedResource>) {
+        if let Some(want) = self.names.get_mut(name) {
+            let before = std::mem::replace(&mut want.held, said.map_or(0, EncodedResource::bytes));
+            self.held = self.held - before + want.held;
+            want.is_answered = true;
+        }
+    }
+
+    /// Notes that a proxy does not want a name any longer; whether nobody does now. Nothing is kept of it then.
+    fn want_no_longer(&mut self, proxy: u64, name: &Arc<str>) -> bool {
         let Some(want) = self.names.get_mut(name) else {
-            return;
+            return false;
         };
-        self.held -= std::mem::take(&mut want.held);
-        let bytes = said.as_ref().map_or(0, EncodedResource::bytes);
-        want.lacks_room = self.held + bytes > MOST_HELD;
-        want.is_answered = !want.lacks_room;
-        match want.lacks_room {
-            true => *said = None,
-            false => {
-                want.held = bytes;
-                self.held += bytes;
+        if !want.proxies.remove(&proxy) || !want.proxies.is_empty() {
+            return false;
+        }
+        self.held -= want.held;
+        self.bytes -= name.len();
+        self.names.remove(name);
+        self.untold.insert(name.clone());
+        true
+    }
+
+    /// Finds the proxy that takes the most room, of equals the newest, and the service that makes the most of that. The bytes
+    /// of a service count in equal parts for all that want it, so one that all use weighs little with each.
+    fn greediest(&self) -> Option<(u64, Arc<str>)> {
+        let mut taken = BTreeMap::new();
+        for (name, want) in &self.names {
+            for proxy in &want.proxies {
+                let part = want.held / want.proxies.len();
+                let (all, most) = taken.entry(*proxy).or_insert((0_usize, (part, name)));
+                *all += part;
+                *most = (part, name).max(*most);
             }
         }
+        let greediest = taken.into_iter().max_by_key(|(_, (all, _))| *all);
+        greediest.map(|(proxy, (_, (_, name)))| (proxy, name.clone()))
     }
 }
 
@@ -97,51 +118,53 @@ impl HostServices {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that one more proxy wants these names; `false`: there is no room for them.
-    fn want(&self, names: &[Arc<str>]) -> bool {
+    /// Notes that a proxy wants these names; `false`: they are too many.
+    fn want(&self, proxy: u64, names: &[Arc<str>]) -> bool {
         let mut wanted = self.wanted();
-        let mut has_room = true;
         for name in names {
             if !wanted.names.contains_key(name) {
                 wanted.untold.insert(name.clone());
                 wanted.bytes += name.len();
             }
             let want = wanted.names.entry(name.clone()).or_default();
-            want.proxies += 1;
-            has_room &= !want.lacks_room;
+            want.proxies.insert(proxy);
         }
         self.changed.notify_one();
-        has_room && wanted.names.len() <= MAX_SUBSCRIPTIONS && wanted.bytes <= MOST_BYTES
+        wanted.names.len() <= MAX_SUBSCRIPTIONS && wanted.bytes <= MOST_BYTES
     }
 
-    /// Finds a name among these for which there was no room.
-    fn without_room(&self, names: &BTreeSet<Arc<str>>) -> Option<Arc<str>> {
-        let wanted = self.wanted();
-        let mut names = names.iter();
-        let found = names.find(|name| wanted.names.get(*name).is_some_and(|w| w.lacks_room));
-        found.cloned()
-    }
-
-    /// Notes that one proxy less wants these names. Nothing is kept of those that nobody wants.
-    fn want_no_longer(&self, names: &[Arc<str>]) {
+    /// Notes that a proxy does not want these names any longer. Nothing is kept of those that nobody wants.
+    fn want_no_longer(&self, proxy: u64, names: &[Arc<str>]) {
         let mut wanted = self.wanted();
-        let mut gone = Vec::new();
-        for name in names {
-            let Some(want) = wanted.names.get_mut(name) else {
-                continue;
-            };
-            want.proxies -= 1;
-            if want.proxies == 0 {
-                let held = want.held;
-                wanted.held -= held;
-                wanted.names.remove(name);
-                wanted.untold.insert(name.clone());
-                wanted.bytes -= name.len();
-                gone.push((name.clone(), None));
-            }
-        }
+        let gone = names.iter().filter(|n| wanted.want_no_longer(proxy, n));
+        let gone = gone.map(|name| (name.clone(), None)).collect();
         self.hub.publish(gone);
         self.changed.notify_one();
+    }
+
+    /// Leaves proxies to the controller until what the others want fits, first those that take the most room. Returns the
+    /// names that nobody wants any longer.
+    fn make_room(&self, wanted: &mut Wanted) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
+        while wanted.held > MOST_HELD
+            && let Some((proxy, service)) = wanted.greediest()
+        {
+            // At once, and not when its task ends: the room is needed now.
+            let mut names: Vec<Arc<str>> = wanted.names.keys().cloned().collect();
+            names.retain(|name| wanted.want_no_longer(proxy, name));
+            gone.append(&mut names);
+            self.changed.notify_one();
+            if let Some(stream) = self.hub.stream(proxy) {
+                tracing::warn!(
+                    identity = %stream.identity,
+                    %service,
+                    most_bytes = MOST_HELD,
+                    "this host has no room for all services that its sidecars want: the one that takes the most, above all for this service, gets all of its services from the controller"
+                );
+                stream.displaced.notify_one();
+            }
+        }
+        gone
     }
 
     /// Returns what is known of a wanted name.
@@ -219,9 +242,12 @@ impl HostServices {
                 changed.push((name.clone(), None));
             }
         }
-        for (name, said) in &mut changed {
-            wanted.hold(name, said);
+        // All of it is counted before room is made: the result has to fit, whatever comes before what is removed.
+        for (name, said) in &changed {
+            wanted.hold(name, said.as_ref());
         }
+        let gone = self.make_room(&mut wanted);
+        changed.extend(gone.into_iter().map(|name| (name, None)));
         self.hub.publish(changed);
         v1::Ack {
             nonce: update.nonce,

@@ -1,6 +1,6 @@
 //! One proxy of the host, over the socket that it has inherited.
 
-use super::{HostServices, MOST_HELD};
+use super::HostServices;
 use crate::hub::Stream;
 use crate::serve::session::{AckResult, Session, check_name};
 use prost::Message;
@@ -36,7 +36,7 @@ struct Told<'a> {
 impl Drop for Told<'_> {
     fn drop(&mut self) {
         let names = self.begin_again();
-        self.services.want_no_longer(&names);
+        self.services.want_no_longer(self.stream.id(), &names);
         self.services.hub.leave(&self.stream, std::iter::empty());
     }
 }
@@ -63,15 +63,16 @@ impl Told<'_> {
             tracing::warn!(identity = %self.stream.identity, error, "a sidecar refuses an update of services");
         }
         // They are wanted until what is wanted now is known, so that nothing is given up in between.
-        let before = match request.anew {
+        let mut before = match request.anew {
             true => self.begin_again(),
             false => Vec::new(),
         };
         let gone = self.session.unsubscribe(&request.unsubscribe);
         self.services.hub.unwatch(&self.stream, &gone);
-        self.services.want_no_longer(&gone);
+        self.services.want_no_longer(self.stream.id(), &gone);
         let fits = self.subscribe(request.subscribe, &request.known);
-        self.services.want_no_longer(&before);
+        before.retain(|name| !self.session.has(name));
+        self.services.want_no_longer(self.stream.id(), &before);
         fits
     }
 
@@ -90,7 +91,7 @@ impl Told<'_> {
         };
         // Before they are looked up, so that no change falls in between.
         self.services.hub.watch(&self.stream, &new);
-        self.services.want(&new)
+        self.services.want(self.stream.id(), &new)
     }
 }
 
@@ -129,18 +130,11 @@ impl HostServices {
                 }
                 () = told.stream.wake.notified() => {
                     let changed = told.stream.take_changed();
-                    if let Some(service) = self.without_room(&changed.names) {
-                        tracing::warn!(
-                            identity = %proxy,
-                            %service,
-                            most_bytes = MOST_HELD,
-                            "this host has no room for a service that a sidecar wants: the controller tells it of all its services"
-                        );
-                        return;
-                    }
                     told.session.changed(changed.names);
                     None
                 }
+                // Others need its place or its room, and it looks to the controller.
+                () = told.stream.displaced.notified() => return,
                 // It fails only when this is gone.
                 Ok(()) = sessions.changed() => {
                     let is_there = *sessions.borrow_and_update() != 0;

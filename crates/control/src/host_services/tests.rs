@@ -48,17 +48,17 @@ fn one(name: &str, body: &str) -> (Vec<(String, u64)>, Vec<String>) {
     (vec![(name.to_owned(), version(body))], Vec::new())
 }
 
-/// One service with so many bytes, in an update of the controller.
-fn long(name: &str, bytes: usize) -> v1::ConfigUpdate {
-    let resource = v1::Resource {
-        name: name.to_owned(),
-        version: 7,
-        body: vec![0; bytes].into(),
+/// Services of so many bytes, which are also their versions, in one update of the controller.
+fn sized(services: &[(&str, usize)], removed: &[&str]) -> v1::ConfigUpdate {
+    let resource = |(name, bytes): &(&str, usize)| v1::Resource {
+        name: (*name).to_owned(),
+        version: *bytes as u64,
+        body: vec![0; *bytes].into(),
         ..Default::default()
     };
     v1::ConfigUpdate {
-        resources: vec![resource],
-        ..Default::default()
+        resources: services.iter().map(resource).collect(),
+        ..told(&[], removed)
     }
 }
 
@@ -233,11 +233,11 @@ async fn a_proxy_hears_that_the_host_is_alive() {
 fn what_is_given_up_and_wanted_again_at_once_is_asked_for_anew() {
     let services = HostServices::default();
     let name: [Arc<str>; 1] = ["service/x".into()];
-    assert!(services.want(&name));
+    assert!(services.want(1, &name));
     assert!(services.next_request().is_some());
     services.take(told(&[("service/x", "1")], &[]));
-    services.want_no_longer(&name);
-    assert!(services.want(&name));
+    services.want_no_longer(1, &name);
+    assert!(services.want(1, &name));
     // Nothing is held of it, and the controller would not send again what it has sent.
     let request = services.next_request().unwrap();
     assert_eq!(request.unsubscribe, ["service/x"]);
@@ -250,26 +250,110 @@ fn what_is_given_up_and_wanted_again_at_once_is_asked_for_anew() {
 fn what_there_is_no_room_for_is_not_held() {
     let services = HostServices::default();
     let names: [Arc<str>; 2] = ["service/x".into(), "service/y".into()];
-    assert!(services.want(&names));
-    services.take(told(&[("service/x", "1"), ("service/y", "1")], &[]));
-    assert_eq!(services.wanted().held, 2);
-    // It has grown by too much. Nobody is told that it does not exist.
-    assert_eq!(services.take(long("service/x", MOST_HELD)).error, "");
-    assert!(services.get("service/x").unwrap().is_incomplete);
-    assert!(services.hub.get("service/x").is_none());
-    assert_eq!(services.wanted().held, 1);
-    assert!(!services.want(&names), "nor is there any for another proxy");
-    services.want_no_longer(&names);
-    // It counts once, however often it changes.
-    for _ in 0..2 {
-        services.take(long("service/x", MOST_HELD - 1));
-        assert_eq!(services.get("service/x").unwrap().version, 7);
-        assert_eq!(services.wanted().held, MOST_HELD);
+    assert!(services.want(1, &names));
+    assert!(services.next_request().is_some());
+    // A service counts once, however often it changes.
+    for bytes in [MOST_HELD - 2, MOST_HELD - 1] {
+        services.take(sized(&[("service/x", bytes), ("service/y", 1)], &[]));
+        assert_eq!(services.get("service/x").unwrap().version, bytes as u64);
+        assert_eq!(services.wanted().held, bytes + 1);
     }
-    services.take(told(&[], &["service/y"]));
-    assert_eq!(services.wanted().held, MOST_HELD - 1);
-    services.want_no_longer(&names);
+    // It has grown by too much. Nobody is told that it does not exist.
+    let update = sized(&[("service/x", MOST_HELD)], &[]);
+    assert_eq!(services.take(update).error, "");
+    for name in &names {
+        assert!(services.get(name).unwrap().is_incomplete);
+        assert!(services.hub.get(name).is_none());
+    }
     assert_eq!(services.wanted().held, 0);
+    let request = services.next_request().unwrap();
+    assert_eq!(request.unsubscribe, ["service/x", "service/y"]);
+    services.want_no_longer(1, &names);
+    assert_eq!(services.wanted().bytes, 0);
+    assert!(services.want(2, &names));
+}
+
+#[test]
+fn the_result_of_an_update_has_to_fit_in_whatever_order_it_comes() {
+    const HALF: usize = MOST_HELD / 2;
+    let services = HostServices::default();
+    let names: [Arc<str>; 3] = ["service/x".into(), "service/y".into(), "service/z".into()];
+    assert!(services.want(1, &names));
+    services.take(sized(&[("service/x", HALF), ("service/y", HALF)], &[]));
+    // One comes and another goes.
+    services.take(sized(&[("service/z", HALF)], &["service/y"]));
+    assert_eq!(services.wanted().held, MOST_HELD);
+    assert_eq!(services.get("service/z").unwrap().version, HALF as u64);
+    assert!(services.get("service/y").is_none());
+    // One grows before another shrinks.
+    let update = sized(&[("service/x", MOST_HELD - 1), ("service/z", 1)], &[]);
+    services.take(update);
+    assert_eq!(services.wanted().held, MOST_HELD);
+    assert_eq!(services.get("service/z").unwrap().version, 1);
+    assert_eq!(services.wanted().names.len(), 3);
+}
+
+#[test]
+fn a_service_that_a_proxy_wants_no_longer_does_not_count_for_it() {
+    let services = HostServices::default();
+    let [x, y]: [Arc<str>; 2] = ["service/x".into(), "service/y".into()];
+    assert!(services.want(1, &[x.clone(), y.clone()]));
+    assert!(services.want(2, std::slice::from_ref(&y)));
+    services.take(sized(&[("service/x", 1)], &[]));
+    services.want_no_longer(1, &[y]);
+    services.take(sized(&[("service/y", MOST_HELD)], &[]));
+    assert_eq!(services.get("service/x").unwrap().version, 1);
+    assert!(services.wanted().names.keys().eq([&x]));
+}
+
+#[test]
+fn bytes_of_a_service_count_in_equal_parts_for_those_that_want_it() {
+    let services = HostServices::default();
+    let [all, two, own] = ["service/all", "service/two", "service/own"].map(Arc::<str>::from);
+    for proxy in 1..=5 {
+        assert!(services.want(proxy, std::slice::from_ref(&all)));
+    }
+    for proxy in 1..=2 {
+        assert!(services.want(proxy, std::slice::from_ref(&two)));
+    }
+    assert!(services.want(3, std::slice::from_ref(&own)));
+    let bytes = [
+        ("service/all", 15),
+        ("service/two", 20),
+        ("service/own", 11),
+    ];
+    services.take(sized(&bytes, &[]));
+    assert_eq!(services.wanted().greediest(), Some((3, own.clone())));
+    services.want_no_longer(3, &[own]);
+    assert_eq!(services.wanted().greediest(), Some((2, two)));
+}
+
+#[tokio::test]
+async fn the_proxy_that_takes_the_most_room_is_left_to_the_controller_and_not_all_others() {
+    let services = Arc::new(HostServices::default());
+    let mut proxies = Vec::new();
+    for own in ["a", "b", "c"] {
+        let mut proxy = Proxy::attach(&services, own);
+        assert!(!proxy.connected().await);
+        let own = format!("service/{own}");
+        proxy.subscribe(&["service/shared", &own], &[]).await;
+        assert!(asked(&services).await.0.contains(&own));
+        proxies.push(proxy);
+    }
+    let bytes = [
+        ("service/a", MOST_HELD - 1),
+        ("service/b", 2),
+        ("service/c", 3),
+        ("service/shared", 4),
+    ];
+    services.take(sized(&bytes, &[]));
+    // It may be told before of the service that the others want, too.
+    while proxies[0].next().await.is_some() {}
+    assert_eq!(asked(&services).await, (vec![], vec!["service/a".into()]));
+    for (proxy, own) in proxies[1..].iter_mut().zip([bytes[1], bytes[2]]) {
+        let told = [own, bytes[3]].map(|(name, bytes)| (name.to_owned(), bytes as u64));
+        assert_eq!(proxy.versions().await, (told.to_vec(), vec![]));
+    }
 }
 
 #[tokio::test]
@@ -283,7 +367,7 @@ async fn a_proxy_that_wants_what_there_is_no_room_for_is_left_to_the_controller(
     assert_eq!(a.versions().await, one("service/x", "1"));
     b.subscribe(&["service/y"], &[]).await;
     assert_eq!(asked(&services).await, (vec!["service/y".into()], vec![]));
-    services.take(long("service/y", MOST_HELD));
+    services.take(sized(&[("service/y", MOST_HELD)], &[]));
     assert_eq!(b.next().await, None);
     // It is given up, and the other proxy goes on.
     assert_eq!(asked(&services).await, (vec![], vec!["service/y".into()]));

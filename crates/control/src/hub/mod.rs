@@ -33,7 +33,7 @@ pub(crate) struct Stream {
     pub(crate) identity: SpiffeId,
     mailbox: Mutex<Mailbox>,
     pub(crate) wake: Notify,
-    /// Another identity needs its place.
+    /// Another needs its place or its room.
     pub(crate) displaced: Notify,
     status: Mutex<StreamStatus>,
 }
@@ -283,6 +283,11 @@ impl Hub {
     /// Returns the present entry of a name.
     pub(crate) fn get(&self, name: &str) -> Option<EncodedResource> {
         lock(&self.state).entries.get(name).cloned()
+    }
+
+    /// Returns the stream with this number.
+    pub(crate) fn stream(&self, id: u64) -> Option<Arc<Stream>> {
+        lock(&self.state).streams.get(&id).cloned()
     }
 
     /// All streams of proxies. Hosts have some for their proxies.

@@ -135,6 +135,11 @@ impl Session {
         self.told.keys()
     }
 
+    /// Whether the proxy receives this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.told.contains_key(name)
+    }
+
     pub(crate) fn subscription_count(&self) -> usize {
         self.told.len()
     }
