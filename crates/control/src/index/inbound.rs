@@ -230,7 +230,7 @@ pub(super) fn rules_where(
             names.clone_from(&plugin_names);
         }
         InboundRule {
-            name: names.join(", "),
+            name: together::named(&names, ", "),
             matches: demand.matches,
             filters,
         }
@@ -241,11 +241,10 @@ pub(super) fn rules_where(
 
 /// Why there is no room for the rules that these objects make.
 fn too_long<'a>(objects: impl Iterator<Item = &'a String>, room: &Room) -> String {
-    let names: BTreeSet<&str> = objects.map(String::as_str).collect();
     format!(
         "{} make rules of more than {} with the policies and those of the ports before it, each with all keys of tokens \
          and sources of Plugins: make fewer rules or shorter sources",
-        Vec::from_iter(names).join(" and "),
+        together::named(objects, " and "),
         room.most_in_words()
     )
 }

@@ -11,6 +11,8 @@ use tulle_model::resource::{Filter, Jwt, JwtProvider, PathMatch, PolicyMatch, Ra
 const MOST_RULES: usize = 256;
 /// Most pairs of a rule, condition or text of one object with those of another, each of which is looked at.
 const MOST_PAIRS: usize = 1 << 20;
+/// Most objects that a text names: there may be thousands about a port, and a closed port of each pod has such a text.
+const MOST_NAMED: usize = 5;
 
 /// A rule in the making.
 #[derive(Debug, Clone, Default)]
@@ -30,9 +32,7 @@ pub(super) struct Demand {
 /// No rule can have the conditions of both, or there are too many.
 pub(super) fn both(one: &[Demand], other: &[Demand]) -> Result<Vec<Demand>, String> {
     if texts(one).saturating_mul(texts(other)) > MOST_PAIRS {
-        let lists = one.iter().chain(other).flat_map(|d| &d.objects);
-        let names: BTreeSet<&str> = lists.map(String::as_str).collect();
-        let names = Vec::from_iter(names).join(" and ");
+        let names = named(one.iter().chain(other).flat_map(|d| &d.objects), " and ");
         return Err(format!(
             "{names} have too many rules and conditions to combine (those of one times those of the other): make them \
              one object"
@@ -42,7 +42,7 @@ pub(super) fn both(one: &[Demand], other: &[Demand]) -> Result<Vec<Demand>, Stri
     for (a, b) in one.iter().flat_map(|a| other.iter().map(move |b| (a, b))) {
         let names = || [a.objects.as_slice(), &b.objects].concat();
         let Some(matches) = conditions(&a.matches, &b.matches) else {
-            let names = names().join(" and ");
+            let names = named(&names(), " and ");
             return Err(format!(
                 "{names} have conditions that no rule can have both of (regular expressions for \
                  the path): make them one object"
@@ -58,13 +58,25 @@ pub(super) fn both(one: &[Demand], other: &[Demand]) -> Result<Vec<Demand>, Stri
             });
         }
         if all.len() > MOST_RULES {
-            let names = names().join(" and ");
+            let names = named(&names(), " and ");
             return Err(format!(
                 "{names} make more than {MOST_RULES} rules together: make them one object"
             ));
         }
     }
     Ok(all)
+}
+
+/// Names objects in a text, each once, and counts those that are too many for it.
+pub(super) fn named<'a>(objects: impl IntoIterator<Item = &'a String>, between: &str) -> String {
+    let all: BTreeSet<&str> = objects.into_iter().map(String::as_str).collect();
+    let more = all.len().saturating_sub(MOST_NAMED);
+    let named: Vec<&str> = all.into_iter().take(MOST_NAMED).collect();
+    let named = named.join(between);
+    match more {
+        0 => named,
+        _ => format!("{named} and {more} more"),
+    }
 }
 
 /// Counts rules, conditions, and texts in them.
@@ -233,8 +245,7 @@ pub(super) fn one_bucket(mut limits: Vec<RateLimit>) -> Option<RateLimit> {
     limits.dedup();
     let holds = |l: &RateLimit| u64::from(l.tokens) + u64::from(l.burst);
     let most = limits.iter().map(holds).min()?.max(1);
-    let names: Vec<&str> = limits.iter().map(|l| l.name.as_str()).collect();
-    let name = names.join(" and ");
+    let name = named(limits.iter().map(|l| &l.name), " and ");
     let slowest = limits.iter().min_by(|a, b| {
         let left = u64::from(a.tokens) * u64::from(b.per_ms);
         left.cmp(&(u64::from(b.tokens) * u64::from(a.per_ms)))

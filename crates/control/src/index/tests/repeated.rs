@@ -207,9 +207,9 @@ fn a_port_whose_providers_have_too_many_keys_is_closed() {
     );
 }
 
-/// Nothing is copied for a port once it does not fit, and the reason still names all that is about the port.
+/// Nothing is copied for a port once it does not fit, and the reason still counts all that is about the port.
 #[test]
-fn a_port_whose_plugins_and_inline_keys_are_too_long_is_closed_and_names_them() {
+fn a_port_whose_plugins_and_inline_keys_are_too_long_is_closed_and_names_some() {
     let plugin = |i: usize| {
         let source = format!("// {}", "x".repeat(250_000));
         let spec = json!({ "targetRefs": about("a"), "source": source });
@@ -226,13 +226,43 @@ fn a_port_whose_plugins_and_inline_keys_are_too_long_is_closed_and_names_them() 
     assert_eq!(port(&ordinary).rules[0].filters.len(), 41);
     let names = closed(&limited(110));
     assert_eq!(names.len(), 1);
-    for name in [
-        "Authentication/t.shop",
-        "Plugin/p000.shop",
-        "Plugin/p109.shop",
-    ] {
-        assert!(names[0].contains(name), "{}", names[0]);
-    }
+    let named = "(Authentication/t.shop and Plugin/p000.shop and Plugin/p001.shop and Plugin/p002.shop and Plugin/p003.shop \
+                 and 106 more make rules";
+    assert!(names[0].contains(named), "{}", names[0]);
+}
+
+/// A text stands at each port of each pod, and no room counts it.
+#[test]
+fn a_text_names_few_of_very_many_objects() {
+    let long = |i: usize| format!("l{i:0240}");
+    let limit = |i: usize| {
+        let rate = json!({ "count": 1 });
+        let spec = json!({ "targetRefs": about("a"), "requests": rate, "connections": rate });
+        of_shop("RateLimit", &long(i), spec)
+    };
+    let mut index = shop((0..100).map(limit));
+    let last = format!("RateLimit/{}.shop and 95 more", long(4));
+    let found = port(&index);
+    assert!(
+        found.rules[0].name.ends_with(&last),
+        "{}",
+        found.rules[0].name
+    );
+    let connections = found.connection_limit.unwrap().name;
+    assert!(connections.ends_with(&last), "{connections}");
+    // Three of these cannot hold together.
+    index.apply(["x", "y", "z"].map(|path| {
+        let to = json!({ "paths": [{ "type": "RegularExpression", "value": path }] });
+        let rules = json!([{ "to": to, "requests": { "count": 1 } }]);
+        of_shop(
+            "RateLimit",
+            path,
+            json!({ "targetRefs": about("a"), "rules": rules }),
+        )
+    }));
+    let names = closed(&index);
+    let some = names.len() == 1 && names[0].contains("and 98 more have conditions");
+    assert!(some && names[0].len() < 2000, "{names:?}");
 }
 
 /// Each rule of a route has the source of the Plugin that it names, and as many conditions as before where it does not fit.
