@@ -100,6 +100,12 @@ impl ClusterPod {
         self.sidecar && !self.direct.contains(&port)
     }
 
+    /// Whether it has a share of its namespace's room: no rule is repeated for a pod without a sidecar, and nobody calls
+    /// one without an address.
+    pub(super) fn has_share(&self) -> bool {
+        self.sidecar && !self.addresses.is_empty()
+    }
+
     /// Whether this is the name of its service account.
     pub(super) fn is_account(&self, account: &Namespaced) -> bool {
         account.name() == self.account && account.namespace() == self.name.namespace()

@@ -337,7 +337,7 @@ impl Index {
             Edit::Pod(pod) => {
                 let cluster = self.inputs.cluster.get_or_insert_default();
                 let name = pod.name.clone();
-                cluster.shares.put(&name, pod.sidecar, dirty);
+                cluster.shares.put(&name, pod.has_share(), dirty);
                 cluster.touch_pod(&name, dirty);
                 cluster.put_pod(*pod);
                 cluster.touch_pod(&name, dirty);

@@ -10,6 +10,7 @@ use super::{egress, inbound, policy, protocols};
 use own_ports::{MOST_OF_RULES, OwnPorts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::slice;
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
@@ -47,7 +48,7 @@ pub(super) fn pod_policy_at(
     let mut pods = cluster.served_by(service, port);
     let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
     let rules = rules(inputs, cluster, pod);
-    let served = served(cluster, pod, rules.as_deref().unwrap_or_default());
+    let served = served(cluster, pod, known(&rules));
     let accepted = accepts(inputs, cluster, pod, &served, rules, &mut Vec::new());
     Some((accepted.policy, own))
 }
@@ -67,9 +68,15 @@ pub(super) fn pod_outputs(
         return Vec::new();
     };
     let rules = rules(inputs, cluster, pod);
-    let served = served(cluster, pod, rules.as_deref().unwrap_or_default());
+    let served = served(cluster, pod, known(&rules));
     let mut outputs = Vec::new();
     if pod.sidecar {
+        // A pod without an address may get too little room, and then more as soon as somebody can call it.
+        let mut untold = Vec::new();
+        let problems = match pod.addresses.is_empty() {
+            true => &mut untold,
+            false => problems,
+        };
         outputs.push(Output {
             name: format!("inbound/{name}"),
             rank: 0,
@@ -217,7 +224,7 @@ fn accepts(
     cluster: &Cluster,
     pod: &ClusterPod,
     served: &BTreeMap<u16, Served>,
-    rules: Result<Vec<OfObject>, NoRoom>,
+    rules: Result<Rules, NoRoom>,
     problems: &mut Vec<ObjectProblem>,
 ) -> Inbound {
     // The sidecar calls the application at the pod's address, not loopback: ports that it does not show
@@ -225,15 +232,15 @@ fn accepts(
     let address = pod.addresses.first().copied();
     let address = address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     let service = cluster.services_of(pod).next().map(|s| &s.name);
-    let mut room = Room::of_workload(inputs, pod.name.namespace());
+    let mut room = cluster.shares.room(pod);
     let object = format!("service/{}", service.unwrap_or(&pod.name));
     let own = OwnPorts::new(cluster, pod, served);
     let rules = rules.map(|rules| translated(&own, rules, &object, problems));
-    // A rule may have many more ports of the pod than it names.
-    let rules = rules.and_then(|rules| match room.take(room::bytes(&rules)) {
-        true => Ok(rules),
-        false => Err(NoRoom),
-    });
+    let (rules, watching) = match rules {
+        Ok((deciding, watching)) if room.take(deciding.bytes) => (Ok(deciding.rules), watching),
+        // Nothing comes in, so there is nothing to watch.
+        _ => (Err(NoRoom), Some(Counted::default())),
+    };
     let rules = policy::or_closing_all(rules, &room, &object, problems);
     // Each of its services decides about its own ports, policies of the service account about all of them.
     let mut policy = Policy {
@@ -263,6 +270,27 @@ fn accepts(
             ..InboundPort::new(*number, served.protocol, SocketAddr::new(address, *number))
         });
     }
+    let mut report = |text| {
+        problems.push(ObjectProblem {
+            object: object.clone(),
+            text,
+        });
+    };
+    let shares = &cluster.shares;
+    if let Some((next, pods)) = shares.too_small_next(pod.name.namespace(), room.taken()) {
+        report(format!(
+            "rules about one of its pods have more than {next} bytes, which is a pod's share from {pods} pods with sidecars \
+             in the namespace on: then ports of it are closed. Make fewer or shorter rules"
+        ));
+    }
+    match watching.filter(|watching| room.take(watching.bytes)) {
+        Some(watching) => policy.rules.extend(watching.rules),
+        None => report(format!(
+            "policies with `mode: Audit` about one of its pods neither count nor log: with all others they make rules of more \
+             than {}: make fewer or shorter ones",
+            room.most_in_words()
+        )),
+    }
     // A label for logs and metrics; no decision depends on it.
     Inbound {
         service: service.unwrap_or(&pod.name).to_string(),
@@ -273,50 +301,113 @@ fn accepts(
     }
 }
 
-/// Gives rules their ports of the pod, and reports it where these are too many.
+/// Rules as a sidecar is told them, and their bytes.
+#[derive(Default)]
+struct Counted {
+    rules: Vec<PolicyRule>,
+    bytes: usize,
+}
+
+impl Counted {
+    /// Adds the bytes of their ports to those that the rules had before: they may have many more ports of the pod than
+    /// they name.
+    fn new(rules: Vec<PolicyRule>, before: usize) -> Self {
+        let ports = rules.iter().map(|rule| slice::from_ref(&rule.ports));
+        let bytes = before + ports.map(room::bytes).sum::<usize>();
+        Self { rules, bytes }
+    }
+}
+
+/// Gives rules their ports of the pod, and reports it where these are too many. Returns those that decide, and those that
+/// only watch.
 fn translated(
     own: &OwnPorts<'_>,
-    rules: Vec<OfObject>,
+    rules: Rules,
     object: &str,
     problems: &mut Vec<ObjectProblem>,
-) -> Vec<PolicyRule> {
-    let ports = own.of_rules(&rules);
+) -> (Counted, Option<Counted>) {
+    let Rules {
+        objects,
+        deciding,
+        watching,
+    } = rules;
+    let ports = own.of_rules(&objects);
     let too_long = ports.is_none().then(|| {
         format!(
             "rules about its pods have more than {MOST_OF_RULES} ports together, so those that allow some ports allow \
              none, and those that deny some deny all: name fewer"
         )
     });
-    let told = own.too_many(&rules).into_iter().chain(too_long);
+    let told = own.too_many(&objects).into_iter().chain(too_long);
     problems.extend(told.map(|text| ObjectProblem {
         object: object.to_owned(),
         text,
     }));
-    match ports {
-        Some(ports) => with_ports(rules, ports),
-        None => own.without_ports(rules),
-    }
+    let rules = match ports {
+        Some(ports) => with_ports(objects, ports),
+        None => own.without_ports(objects),
+    };
+    let rules = rules.into_iter();
+    let (watch, decide): (Vec<_>, Vec<_>) = rules.partition(|rule| rule.action.audits());
+    let watching = watching.map(|bytes| Counted::new(watch, bytes));
+    (Counted::new(decide, deciding), watching)
 }
 
 /// The rules of an object with the services of a pod that it is about; `None`: they are about the pod's account.
 type OfObject = (Option<About>, Vec<PolicyRule>);
 
+/// The rules of a pod's account and of its services, with the ports that they name.
+struct Rules {
+    /// Those of objects that only watch come last.
+    objects: Vec<OfObject>,
+    /// The bytes of those that decide.
+    deciding: usize,
+    /// The bytes of those that only watch; `None`: there is no room for them, and they were left out.
+    watching: Option<usize>,
+}
+
+/// Returns the rules by object; none where there is no room for them.
+fn known(rules: &Result<Rules, NoRoom>) -> &[OfObject] {
+    match rules {
+        Ok(rules) => &rules.objects,
+        Err(NoRoom) => &[],
+    }
+}
+
 /// Returns the rules of a pod's account and of its services.
 ///
 /// # Errors
-/// They have more bytes than the pod has room for. None is made after the first that does not fit.
-fn rules(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> Result<Vec<OfObject>, NoRoom> {
-    let mut left = Room::of_workload(inputs, pod.name.namespace()).left();
+/// Those that decide have more bytes than the pod has room for. None is made after the first that does not fit.
+fn rules(inputs: &Inputs, cluster: &Cluster, pod: &ClusterPod) -> Result<Rules, NoRoom> {
+    let most = cluster.shares.room(pod).left();
+    let mut left = most;
     let account: ObjectName = pod.account().into();
     let of_account = room::fitting(policy::of_identity(inputs, &account), &mut left)?;
     let of_account = of_account.into_iter().map(|rule| (None, vec![rule]));
-    let mut all: Vec<OfObject> = of_account.collect();
+    let mut objects: Vec<OfObject> = of_account.collect();
     let services = cluster.services_of(pod);
     let services: Vec<ObjectName> = services.map(|s| s.name.clone().into()).collect();
-    for (about, rules) in policy::of_services(inputs, &services) {
-        all.push((Some(about), room::fitting(rules, &mut left)?));
+    let mut watching = Vec::new();
+    for (about, action, rules) in policy::of_services(inputs, &services) {
+        match action.audits() {
+            true => watching.push((about, rules)),
+            false => objects.push((Some(about), room::fitting(rules, &mut left)?)),
+        }
     }
-    Ok(all)
+    let deciding = most - left;
+    let fit = |(about, rules): (About, policy::Made<'_>)| -> Result<OfObject, NoRoom> {
+        Ok((Some(about), room::fitting(rules, &mut left)?))
+    };
+    let watching: Result<Vec<OfObject>, NoRoom> = watching.into_iter().map(fit).collect();
+    let watching = watching.ok().map(|watching| {
+        objects.extend(watching);
+        most - deciding - left
+    });
+    Ok(Rules {
+        objects,
+        deciding,
+        watching,
+    })
 }
 
 /// The port numbers that objects name, each as its service or the pod has it.

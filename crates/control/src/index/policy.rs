@@ -44,7 +44,7 @@ pub(super) fn of_identity<'a>(
 /// Rules about a service.
 pub(super) fn of_service(inputs: &Inputs, service: &ObjectName) -> Vec<PolicyRule> {
     let mut rules = Vec::new();
-    for (about, of_object) in of_services(inputs, std::slice::from_ref(service)) {
+    for (about, _, of_object) in of_services(inputs, std::slice::from_ref(service)) {
         let meant: Vec<u16> = about.into_values().flatten().collect();
         for mut rule in of_object {
             if let Some(ports) = both(&meant, &rule.ports) {
@@ -62,13 +62,13 @@ pub(super) type About = BTreeMap<ObjectName, BTreeSet<u16>>;
 /// The rules of an object, each of which is made when it is asked for.
 pub(super) type Made<'a> = Box<dyn Iterator<Item = PolicyRule> + 'a>;
 
-/// Returns the rules of each object that is about some of these services, which are of one namespace. A rule names
-/// ports (none: all) of each of the services. An object may list as many services as it is long, and its rules may be
-/// as long: so each rule is made once for all of them.
+/// Returns the rules of each object that is about some of these services, which are of one namespace, and what all rules
+/// of the object do. A rule names ports (none: all) of each of the services. An object may list as many services as it is
+/// long, and its rules may be as long: so each rule is made once for all of them.
 pub(super) fn of_services<'a>(
     inputs: &'a Inputs,
     services: &'a [ObjectName],
-) -> impl Iterator<Item = (About, Made<'a>)> + use<'a> {
+) -> impl Iterator<Item = (About, Action, Made<'a>)> + use<'a> {
     let first = services.first().into_iter();
     let policies = first.clone();
     let policies =
@@ -79,7 +79,7 @@ pub(super) fn of_services<'a>(
             return None;
         }
         let rules: Made<'a> = Box::new(made(inputs, name, spec, false));
-        Some((about, rules))
+        Some((about, action(spec), rules))
     });
     let kinds = [
         ("IngressBackend", &inputs.ingress_backends),
@@ -96,7 +96,7 @@ pub(super) fn of_services<'a>(
             }
             let rule = access(inputs, format!("{kind}/{name}"), spec)?;
             let rules: Made<'a> = Box::new(std::iter::once(rule));
-            Some((about, rules))
+            Some((about, Action::Allow, rules))
         })
     });
     policies.chain(others)

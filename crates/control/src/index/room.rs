@@ -21,9 +21,9 @@ const MOST_PASSES: usize = 4;
 /// Most bytes that all ports of a workload, or all listeners of a gateway, have together. They are one namespace's alone.
 const MOST_OF_PORTS: usize = 24 << 20;
 /// Most bytes that the ports of all pods of a namespace have together: the controller keeps a resource for each pod,
-/// also where nobody asks for it.
-const MOST_OF_PODS: usize = 512 << 20;
-/// Least bytes for the ports of a pod, however many pods there are, so that more than 1,024 may have more together: a
+/// also where nobody asks for it. They are a quarter of its memory limit, so that one namespace does not end it for all.
+const MOST_OF_PODS: usize = 128 << 20;
+/// Least bytes for the ports of a pod, however many pods there are, so that more than 256 may have more together: a
 /// Plugin may have half of it.
 const LEAST_OF_PORTS: usize = 512 << 10;
 /// Number of times that all of a room may be read for rules that do not fit, before half of it is given away.
@@ -73,6 +73,16 @@ impl Room {
         Self::new(cluster.map_or(MOST_OF_PORTS, |cluster| cluster.shares.each(namespace)))
     }
 
+    /// The room of a pod without a sidecar: nothing is kept of its rules but the ports that they name.
+    pub(super) fn of_plain_pod() -> Self {
+        Self::new(MOST_OF_PORTS)
+    }
+
+    /// The room of a pod without an address: it has no share yet, and there may be very many that never run.
+    pub(super) fn of_waiting_pod() -> Self {
+        Self::new(LEAST_OF_PORTS)
+    }
+
     /// The bytes that there were before any were taken.
     pub(super) fn most(&self) -> usize {
         self.most
@@ -85,6 +95,11 @@ impl Room {
             false => "",
         };
         format!("{} bytes{share}", self.most)
+    }
+
+    /// The bytes that were taken.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
     }
 
     /// The bytes that are left.
@@ -161,11 +176,13 @@ impl Room {
     }
 }
 
-/// The bytes for the ports of each of so many pods of a namespace. The number is rounded up to a power of two, so that
-/// those of the others are seldom computed anew when a pod comes or goes.
-pub(super) fn share(pods: usize) -> usize {
-    let share = MOST_OF_PODS / pods.next_power_of_two();
-    share.clamp(LEAST_OF_PORTS, MOST_OF_PORTS)
+/// The bytes for the ports of each of so many pods of a namespace, and those that each has once they are too many for that.
+/// The number is rounded up to a power of two, so that those of the others are seldom computed anew when a pod comes or
+/// goes.
+pub(super) fn shares(pods: usize) -> (usize, usize) {
+    let pods = pods.next_power_of_two();
+    let each = |pods: usize| (MOST_OF_PODS / pods).clamp(LEAST_OF_PORTS, MOST_OF_PORTS);
+    (each(pods), each(2 * pods))
 }
 
 /// The rooms of the namespaces whose routes are attached to a gateway or service: each has its own, so that no tenant takes

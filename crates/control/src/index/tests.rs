@@ -7,6 +7,7 @@ mod kinds;
 mod lengths;
 mod pods;
 mod repeated;
+mod shares;
 mod unions;
 mod workloads;
 

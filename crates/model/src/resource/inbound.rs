@@ -115,6 +115,11 @@ impl Action {
     pub fn denies(self) -> bool {
         matches!(self, Self::Deny | Self::AuditDeny)
     }
+
+    /// Whether the rule only watches.
+    pub fn audits(self) -> bool {
+        matches!(self, Self::AuditAllow | Self::AuditDeny)
+    }
 }
 
 /// One rule (from a TrafficTarget, AuthorizationPolicy, IngressBackend or AccessControl). All

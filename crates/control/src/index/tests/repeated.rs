@@ -1,8 +1,7 @@
 //! Rules repeat what they name, up to a bound: sources of Plugins, keys of tokens and policies are long, and their names are
 //! short.
 
-use super::bounds::{TULLE, a_pod, a_service, object_of, of_shop};
-use super::cluster::named;
+use super::bounds::{TULLE, a_service, object_of, of_shop};
 use super::lengths::shop;
 use super::unions::{JWKS, about, closed, port};
 use super::*;
@@ -13,7 +12,7 @@ use tulle_model::resource::{Action, Filter, RouteRule};
 
 const GATEWAY: &str = "gateway.networking.k8s.io/v1";
 
-fn told(index: &Index) -> Vec<String> {
+pub(super) fn told(index: &Index) -> Vec<String> {
     let problems = index.problems().into_iter();
     problems.map(|problem| problem.to_string()).collect()
 }
@@ -27,7 +26,7 @@ fn long_plugin_of(namespace: &str, targets: Value) -> Edit {
     plugin_of(namespace, 100_000, targets)
 }
 
-fn plugin_of(namespace: &str, bytes: usize, targets: Value) -> Edit {
+pub(super) fn plugin_of(namespace: &str, bytes: usize, targets: Value) -> Edit {
     let source = format!("// {}", "x".repeat(bytes));
     let spec = json!({ "targetRefs": targets, "source": source });
     object_of(namespace, TULLE, "Plugin", "p", spec)
@@ -115,69 +114,6 @@ fn a_port_whose_rules_repeat_too_much_is_closed() {
         rules(&second) == 181 && names.len() == 1 && names[0].contains("port 9000 is closed"),
         "{names:?}"
     );
-}
-
-/// A pod that has nothing but its name and, perhaps, a sidecar.
-fn another_pod(i: usize, namespace: &str, sidecar: bool) -> Edit {
-    let ip = format!("10.245.{}.{}", i / 250, i % 250);
-    let pod = a_pod(&format!("p{i}.{namespace}"), "p", &ip, &[]);
-    Edit::Pod(Box::new(ClusterPod { sidecar, ..pod }))
-}
-
-/// The controller keeps a resource for each pod, so each more would be as much again.
-#[test]
-fn ports_of_pods_have_an_equal_share_of_what_their_namespace_may_have() {
-    let rule = |i: usize| {
-        let to = json!({ "paths": [{ "type": "Exact", "value": format!("/{i}") }] });
-        json!({ "to": to, "requests": { "count": 1 } })
-    };
-    let rules: Vec<Value> = (0..69).map(rule).collect();
-    let limit = json!({ "targetRefs": about("a"), "rules": rules });
-    // These are 9 MB: more than a share of 33 pods, and less than one of 32.
-    let mut index = shop([
-        plugin_of("shop", 130_000, about("a")),
-        of_shop("RateLimit", "l", limit),
-    ]);
-    index.apply((1..32).map(|i| another_pod(i, "shop", true)));
-    // Pods of other namespaces, and those without a sidecar, have no share.
-    index.apply((100..200).map(|i| another_pod(i, "bank", true)));
-    index.apply((200..300).map(|i| another_pod(i, "shop", false)));
-    assert_eq!(closed(&index), Vec::<String>::new());
-    assert_eq!(port(&index).rules.len(), 70);
-    index.apply([another_pod(32, "shop", true)]);
-    let names = closed(&index);
-    let share = "more than 8388608 bytes, which is a pod's share in a namespace of so many";
-    assert!(names.len() == 1 && names[0].contains(share), "{names:?}");
-    assert!(told(&index).iter().any(|t| t.contains(share)));
-    assert_eq!(port(&index).rules.len(), 0);
-    index.apply([another_pod(32, "shop", false)]);
-    assert_eq!(closed(&index), Vec::<String>::new());
-    index.apply([another_pod(32, "shop", true)]);
-    assert_eq!(closed(&index).len(), 1);
-    index.apply([Edit::RemovePod(named("p32.shop"))]);
-    assert_eq!(closed(&index), Vec::<String>::new());
-}
-
-/// Policies are as long as their objects, and a pod without all of those that deny would be open.
-#[test]
-fn a_pod_whose_policies_are_too_long_is_closed() {
-    let networks: Vec<String> = (0..1000)
-        .map(|i| format!("10.{}.{}.0/24", i / 250, i % 250))
-        .collect();
-    let rules = vec![json!({ "from": { "networks": networks } }); 150];
-    let spec = json!({ "targetRefs": about("a"), "action": "Deny", "rules": rules });
-    // These are 2.3 MB, and shares of 128 pods 4 MiB.
-    let mut index = shop([of_shop("AuthorizationPolicy", "p", spec)]);
-    index.apply((1..128).map(|i| another_pod(i, "shop", true)));
-    let rules = |index: &Index| inbound(index, "web-1.shop").policy.rules;
-    assert_eq!(rules(&index).len(), 150);
-    index.apply([another_pod(128, "shop", true)]);
-    let left = rules(&index);
-    assert_eq!((left.len(), left[0].action), (1, Action::Deny));
-    assert!(left[0].any_identity && left[0].ports.is_empty() && left[0].networks.len() == 2);
-    let told = told(&index);
-    let text = "service/a.shop: all ports of its pods are closed: policies about one make rules of more than 2097152";
-    assert!(told.iter().any(|t| t.starts_with(text)), "{told:?}");
 }
 
 /// A provider is a few bytes, and the keys that it refers to may be many.
