@@ -54,11 +54,12 @@ pub fn target_in_place(given: &Value) -> Option<TargetRef> {
     })
 }
 
-/// Reads what a Mesh that cannot be read revokes, and whether that is all of it.
-pub(crate) fn revocations_in_place(spec: &Value) -> (Vec<RevocationSpec>, bool) {
+/// Reads what a Mesh that cannot be read revokes, and whether that is all of it. `is_known`: its apiVersion is; one of another
+/// may revoke in another field.
+pub(crate) fn revocations_in_place(spec: &Value, is_known: bool) -> (Vec<RevocationSpec>, bool) {
     let given = &spec["revoked"];
     let Some(entries) = given.as_array() else {
-        return (Vec::new(), spec.is_object() && given.is_null());
+        return (Vec::new(), is_known && spec.is_object() && given.is_null());
     };
     let read: Vec<_> = entries.iter().filter_map(revocation_in_place).collect();
     let is_all = read.len() == entries.len();

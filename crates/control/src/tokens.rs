@@ -140,6 +140,14 @@ pub struct Spent {
     pub by: String,
 }
 
+/// Returns the host that asked for a token which is not spent yet; empty: the operator did.
+///
+/// # Errors
+/// It is not right or spent, or the store fails.
+pub(crate) fn maker(store: &dyn Store, token: &str) -> Result<String, TokenError> {
+    look_up(store, token).map(|entry| entry.by)
+}
+
 /// Spends a token: of several callers exactly one succeeds, and it is spent for good.
 ///
 /// # Errors

@@ -178,6 +178,8 @@ impl CertificateService {
                         member.id
                     )));
                 }
+                // Revocations of the Mesh may have become known meanwhile.
+                member.check_validity()?;
                 (member.id, membership)
             }
             (None, _) if renewal => {
@@ -265,4 +267,93 @@ impl v1::certificates_server::Certificates for CertificateService {
 fn code(code: Code) -> &'static str {
     let known = CODES.iter().find(|(known, _)| *known == code);
     known.map_or(OTHER, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::peer::{Known, Member};
+    use super::*;
+    use crate::state::Actor;
+    use rcgen::{CertificateParams, KeyPair};
+    use serde_json::json;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use tokio::sync::watch;
+    use tulle_model::resource::{Revoked, Serial};
+
+    /// A mesh with the workload `b`.
+    fn mesh() -> Arc<MeshState> {
+        let state = MeshState::in_memory().unwrap();
+        let workload = json!({
+            "apiVersion": "tulle.dev/v1alpha1", "kind": "Workload", "metadata": { "name": "b" },
+            "spec": { "command": ["/bin/true"], "ports": [{ "port": 80 }] },
+        });
+        let workload = v1::Object {
+            kind: "Workload".into(),
+            name: "b".into(),
+            json: workload.to_string(),
+        };
+        let asked = v1::ApplyRequest {
+            objects: vec![workload],
+            ..Default::default()
+        };
+        state.apply(&Actor::Operator, &asked).unwrap();
+        Arc::new(state)
+    }
+
+    fn csr() -> ca::VerifiedCsr {
+        let key = KeyPair::generate().unwrap();
+        let csr = CertificateParams::default().serialize_request(&key);
+        ca::VerifiedCsr::parse(csr.unwrap().der()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_revoked_while_its_renewal_waits_is_not_renewed() {
+        let state = mesh();
+        let service = CertificateService::new(state.clone());
+        let authority = state.authority();
+        let id = SpiffeId::parse("spiffe://tulle.local/svc/b").unwrap();
+        let issued = state.issue(&authority, &csr(), &id, None, SystemTime::now());
+        let certificate = issued.unwrap().certificate;
+        let serial = {
+            let (_, read) = x509_parser::parse_x509_certificate(&certificate).unwrap();
+            Serial::from_bytes(read.raw_serial())
+        };
+        for is_revoked in [false, true] {
+            let revoked = watch::Sender::new(Arc::new(Revoked::default()));
+            let known = Known {
+                authorities: state.authorities(),
+                revoked: revoked.subscribe(),
+                nodes: state.watch_nodes(),
+            };
+            let root = authority.trusted()[0].fingerprint.clone();
+            let member = Member::from_certificate(
+                std::slice::from_ref(&certificate),
+                Ipv4Addr::LOCALHOST.into(),
+                root,
+                "tulle.local",
+                known,
+            );
+            let peer = Peer::Mesh(member.unwrap());
+            let renewing = service.sign_for(peer, v1::SignRequest::default(), csr(), None);
+            let mut renewing = pin!(renewing);
+            // It has begun, and waits for whoever changes the mesh.
+            state.with_index(|_| {
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(renewing.as_mut().poll(&mut context).is_pending());
+                if is_revoked {
+                    let mut now = Revoked::default();
+                    now.serials.insert(serial.clone());
+                    revoked.send_replace(Arc::new(now));
+                }
+            });
+            let renewed = renewing.await.map(drop);
+            let refused = renewed.map_err(|status| status.code());
+            let expected = match is_revoked {
+                true => Err(Code::PermissionDenied),
+                false => Ok(()),
+            };
+            assert_eq!(refused, expected, "revoked: {is_revoked}");
+        }
+    }
 }

@@ -104,6 +104,10 @@ impl MeshState {
         token: &str,
         now: SystemTime,
     ) -> Result<(SpiffeId, Option<Membership>), Refused> {
+        // Whoever made it may have a certificate that is revoked.
+        if !tokens::maker(&*self.store, token)?.is_empty() {
+            self.check_revocations()?;
+        }
         let spent = tokens::spend(&*self.store, token, now)?;
         let id = spent.identity;
         let host = match id.node() {

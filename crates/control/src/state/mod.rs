@@ -335,7 +335,7 @@ impl MeshState {
             }
         }
         let outcomes = self.store.commit(&writes)?;
-        edits.extend(self.unread.written(&writes));
+        edits.extend(self.unread.endings(&writes, &index.inputs().trust_domain));
         let mut results = Vec::with_capacity(batch.len());
         for (object, outcome) in batch.into_iter().zip(outcomes) {
             results.push(v1::Applied {
@@ -353,6 +353,7 @@ impl MeshState {
         }
         self.remember(&index, &edits, &actor.to_string());
         self.change(&mut index, edits, true);
+        self.unread.forget(&writes);
         Ok(v1::ApplyResponse { results, findings })
     }
 
@@ -378,12 +379,13 @@ impl MeshState {
         if outcomes.first() != Some(&WriteOutcome::Deleted) {
             return Ok(false);
         }
-        edits.extend(self.unread.written(&writes));
+        edits.extend(self.unread.endings(&writes, &index.inputs().trust_domain));
         if kind == "Workload" {
             self.newest.forget(name);
         }
         self.remember(&index, &edits, &actor.to_string());
         self.change(&mut index, edits, true);
+        self.unread.forget(&writes);
         Ok(true)
     }
 

@@ -180,7 +180,7 @@ impl MeshState {
             }
         }
         self.store.commit(&writes)?;
-        edits.extend(self.unread.written(&writes));
+        edits.extend(self.unread.endings(&writes, &index.inputs().trust_domain));
         removed
             .iter()
             .for_each(|workload| self.newest.forget(workload));
@@ -192,6 +192,7 @@ impl MeshState {
         }
         self.forget_host(name);
         self.change(&mut index, edits, true);
+        self.unread.forget(&writes);
         tracing::info!(node = name, "removed from the mesh");
         Ok(true)
     }

@@ -9,21 +9,24 @@ use crate::index::{Edit, ObjectProblem};
 use crate::objects;
 use crate::store::{StoredObject, Write};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tulle_api::v1;
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::{
     self, AuthorizationPolicySpec, AuthorizationRule, Manifest, MeshSpec, Metadata, Object,
-    TargetRef,
+    RevocationSpec, TargetRef,
 };
 
 /// The kind of what denies in the place of an object.
 const POLICY: &str = "AuthorizationPolicy";
 const MESH: &str = "Mesh";
+/// The apiVersion of both.
+const TULLE: &str = "tulle.dev/v1alpha1";
 
-/// Objects by kind and name.
-type All = BTreeMap<(String, String), UnreadObject>;
+/// Kind and name of an object.
+type Key = (String, String);
+type All = BTreeMap<Key, UnreadObject>;
 
 #[derive(Default)]
 pub(super) struct Unread(Mutex<All>);
@@ -32,6 +35,8 @@ struct UnreadObject {
     problem: ObjectProblem,
     /// The name of the AuthorizationPolicy that denies in its place.
     denied_by: Option<String>,
+    /// As much as can be read of what a Mesh revokes.
+    revoked: Vec<RevocationSpec>,
 }
 
 impl MeshState {
@@ -64,7 +69,8 @@ impl MeshState {
         match meshes.any(|(_, mesh)| mesh.denied_by.is_some()) {
             false => Ok(()),
             true => Err(Refused::Failed(
-                "no certificate is renewed: which ones the Mesh revokes cannot be read, see `tulle status`"
+                "no certificate is renewed, nor given for a join token that a host has made: which ones the Mesh revokes \
+                 cannot be read, see `tulle status`"
                     .to_owned(),
             )),
         }
@@ -99,27 +105,22 @@ impl Unread {
         let (kind, name) = (&stored.kind, &stored.name);
         let object: Value = serde_json::from_str(&stored.json).unwrap_or_default();
         let spec = &object["spec"];
-        let (mesh, policy) = match kind == MESH {
+        let is_mesh = kind == MESH;
+        let (revoked, policy) = match is_mesh {
             true => {
-                let (revoked, is_all) = objects::revocations_in_place(spec);
-                // Whatever else it may say, not saying it is the strict choice.
-                let spec = MeshSpec {
-                    trust_domain: trust_domain.clone(),
-                    revoked,
-                    ..MeshSpec::default()
-                };
-                let mesh = Object::Mesh(stand_in(MESH, name.clone(), spec));
+                let is_known = object["apiVersion"] == TULLE;
+                let (revoked, is_all) = objects::revocations_in_place(spec, is_known);
                 let denies = || denying(objects::name_in_place(kind, name), Vec::new());
-                (Some(mesh), (!is_all).then(denies))
+                (revoked, (!is_all).then(denies))
             }
-            false => (None, in_place_of(stored, spec)),
+            false => (Vec::new(), in_place_of(stored, spec)),
         };
         let then = match &policy {
-            None if mesh.is_some() => {
+            None if is_mesh => {
                 "only what it revokes is in force; all else is as without a Mesh, such as strict mutual TLS"
             }
             None => "it has no effect",
-            Some(_) if mesh.is_some() => {
+            Some(_) if is_mesh => {
                 "nobody may call anything, and no certificate is renewed: which ones it revokes cannot be read either"
             }
             Some(policy) if policy.spec.target_refs.is_empty() => {
@@ -142,32 +143,52 @@ impl Unread {
         };
         tracing::error!(object = problem.object, "{}", problem.text);
         let denied_by = policy.as_ref().map(|policy| policy.metadata.name.clone());
-        let unread = UnreadObject { problem, denied_by };
-        self.all().insert((kind.clone(), name.clone()), unread);
+        let unread = UnreadObject {
+            problem,
+            denied_by,
+            revoked,
+        };
+        let mut all = self.all();
+        all.insert((kind.clone(), name.clone()), unread);
+        let mesh = match is_mesh {
+            true => mesh_in_place(all.iter(), trust_domain),
+            false => None,
+        };
         let policy = policy.map(Object::AuthorizationPolicy);
-        let in_place = mesh.into_iter().chain(policy);
-        in_place.map(|object| Edit::Put(Box::new(object))).collect()
+        let policy = policy.map(|policy| Edit::Put(Box::new(policy)));
+        mesh.into_iter().chain(policy).collect()
     }
 
-    /// Objects were applied or deleted. Returns the edits that end what denied in their place under other names.
-    pub(super) fn written(&self, writes: &[Write]) -> Vec<Edit> {
-        let mut all = self.all();
-        if all.is_empty() {
-            return Vec::new();
-        }
-        let mut endings = Vec::new();
-        for write in writes {
-            if let Write::Put { kind, name, .. } | Write::Delete { kind, name } = write
-                && let Some(known) = all.remove(&(kind.clone(), name.clone()))
-            {
-                let other = known.denied_by.filter(|denying| denying != name);
-                endings.extend(other.map(|name| Edit::Delete {
-                    kind: POLICY.to_owned(),
-                    name,
-                }));
-            }
+    /// Objects are about to be applied or deleted. Returns the edits that end what denied in their place under other names.
+    pub(super) fn endings(&self, writes: &[Write], trust_domain: &TrustDomain) -> Vec<Edit> {
+        let all = self.all();
+        let ended: BTreeSet<Key> = written(writes)
+            .filter(|key| all.contains_key(key))
+            .collect();
+        let denying = ended.iter().filter_map(|key| {
+            let denying = all.get(key)?.denied_by.as_ref();
+            denying.filter(|denying| **denying != key.1)
+        });
+        let endings = denying.map(|name| Edit::Delete {
+            kind: POLICY.to_owned(),
+            name: name.clone(),
+        });
+        let mut endings: Vec<Edit> = endings.collect();
+        // The index has one Mesh, and deletes it whatever its name is. That of another such object stays.
+        if ended.iter().any(|(kind, _)| kind == MESH) {
+            let left = all.iter().filter(|(key, _)| !ended.contains(*key));
+            endings.extend(mesh_in_place(left, trust_domain));
         }
         endings
+    }
+
+    /// Forgets objects that were applied or deleted, now that this is in force: earlier, nobody would know what a Mesh among
+    /// them revokes.
+    pub(super) fn forget(&self, writes: &[Write]) {
+        let mut all = self.all();
+        for key in written(writes) {
+            all.remove(&key);
+        }
     }
 
     /// Says of each what it means and what to do.
@@ -175,6 +196,35 @@ impl Unread {
         let all = self.all();
         all.values().map(|o| o.problem.to_string()).collect()
     }
+}
+
+/// The objects that are applied or deleted.
+fn written(writes: &[Write]) -> impl Iterator<Item = Key> {
+    writes.iter().filter_map(|write| match write {
+        Write::Put { kind, name, .. } | Write::Delete { kind, name } => {
+            Some((kind.clone(), name.clone()))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the Mesh that takes the place of each Mesh among these objects: it revokes what all of them do.
+fn mesh_in_place<'a>(
+    objects: impl Iterator<Item = (&'a Key, &'a UnreadObject)>,
+    trust_domain: &TrustDomain,
+) -> Option<Edit> {
+    let mut meshes = objects.filter(|((kind, _), _)| kind == MESH).peekable();
+    let ((_, name), _) = meshes.peek()?;
+    let name = name.clone();
+    // For who may call whom, saying nothing is the strict choice. Limits and the lifetime of certificates are those of a mesh
+    // without one, and may have been stricter.
+    let spec = MeshSpec {
+        trust_domain: trust_domain.clone(),
+        revoked: meshes.flat_map(|(_, mesh)| mesh.revoked.clone()).collect(),
+        ..MeshSpec::default()
+    };
+    let mesh = Object::Mesh(stand_in(MESH, name, spec));
+    Some(Edit::Put(Box::new(mesh)))
 }
 
 /// Returns what denies everybody in the place of an object: at its targets, or without these everywhere. `None`: it would
@@ -211,7 +261,7 @@ fn denying(name: String, target_refs: Vec<TargetRef>) -> Manifest<AuthorizationP
 
 fn stand_in<S>(kind: &str, name: String, spec: S) -> Manifest<S> {
     Manifest {
-        api_version: "tulle.dev/v1alpha1".to_owned(),
+        api_version: TULLE.to_owned(),
         kind: kind.to_owned(),
         metadata: Metadata {
             name,

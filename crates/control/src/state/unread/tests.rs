@@ -2,6 +2,7 @@ use super::super::Actor;
 use super::*;
 use crate::ca::Authority;
 use crate::store::{Memory, Store};
+use crate::tokens;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -40,10 +41,15 @@ fn text<'a>(object: &'a Value, place: &str) -> &'a str {
 
 /// A mesh of `a`, `b`, `c` and a gateway, in whose store another version has left an object.
 fn started(left: &Value) -> MeshState {
+    started_with(std::slice::from_ref(left))
+}
+
+fn started_with(left: &[Value]) -> MeshState {
     let listeners = json!([{ "name": "web", "port": 8080, "protocol": "HTTP" }]);
     let gateway = json!({ "gatewayClassName": "tulle", "listeners": listeners });
     let version = "gateway.networking.k8s.io/v1";
-    let mut all = vec![manifest(version, "Gateway", "g", &gateway), left.clone()];
+    let mut all = vec![manifest(version, "Gateway", "g", &gateway)];
+    all.extend_from_slice(left);
     all.extend(["a", "b", "c"].iter().flat_map(|name| called(name)));
     let writes = all.iter().map(|object| Write::Put {
         kind: text(object, "/kind").to_owned(),
@@ -230,6 +236,91 @@ fn what_an_unread_mesh_revokes_stays_revoked_and_all_else_of_it_is_strict() {
         assert!(state.delete(&Actor::Operator, "Mesh", "m").unwrap());
         assert!(refused.borrow().is_empty(), "{revoked}");
     }
+}
+
+#[test]
+fn a_mesh_of_an_unknown_version_may_revoke_where_nobody_looks() {
+    let b = SpiffeId::parse("spiffe://tulle.local/svc/b").unwrap();
+    for (version, spec, is_all) in [
+        (TULLE, json!({ "newer": 1 }), true),
+        (NEWER, json!({}), false),
+        (NEWER, json!({ "revoked": [{ "serial": "0a:0b" }] }), true),
+    ] {
+        let state = started(&manifest(version, "Mesh", "m", &spec));
+        assert_eq!(may_call(&state, "b"), is_all, "{version} {spec}");
+        assert_eq!(state.may_renew(&b).is_ok(), is_all, "{version} {spec}");
+    }
+}
+
+#[test]
+fn what_several_unread_meshes_revoke_stays_revoked_until_each_is_deleted() {
+    let mesh = |name: &str, revoked: Value| {
+        let spec = json!({ "newer": 1, "revoked": [revoked] });
+        manifest(TULLE, "Mesh", name, &spec)
+    };
+    let id = "spiffe://tulle.local/svc/c";
+    let one = mesh("one", json!({ "identity": id }));
+    let two = mesh("two", json!({ "serial": "0a:0b" }));
+    for (first, then) in [("one", "two"), ("two", "one")] {
+        let state = started_with(&[one.clone(), two.clone()]);
+        let refused = state.revoked();
+        let count = || {
+            let refused = refused.borrow();
+            (refused.identities.len(), refused.serials.len())
+        };
+        assert_eq!(count(), (1, 1));
+        assert!(state.delete(&Actor::Operator, "Mesh", first).unwrap());
+        let left = if then == "one" { (1, 0) } else { (0, 1) };
+        assert_eq!(count(), left, "without {first}");
+        assert!(state.delete(&Actor::Operator, "Mesh", then).unwrap());
+        assert_eq!(count(), (0, 0));
+    }
+}
+
+#[test]
+fn certificates_are_renewed_again_once_what_the_mesh_revokes_is_in_force() {
+    let spec = json!({ "newer": 1, "revoked": [{ "key": "0a" }] });
+    let state = started(&manifest(TULLE, "Mesh", "m", &spec));
+    let spec = json!({ "trustDomain": "other.local", "revoked": [{ "serial": "0a:0b" }] });
+    let mended = manifest(TULLE, "Mesh", "m", &spec);
+    let revoked = state.revoked();
+    let refused = std::thread::scope(|scope| {
+        // Nobody is told what is revoked as long as somebody looks at it.
+        let looked_at = revoked.borrow();
+        let applying = scope.spawn(|| apply(&state, &[mended]));
+        // The trust domain is told just before.
+        while state.trust_domain().as_str() != "other.local" && !applying.is_finished() {
+            std::thread::yield_now();
+        }
+        let refused = state.check_revocations();
+        drop(looked_at);
+        refused
+    });
+    assert!(refused.is_err());
+    assert_eq!(revoked.borrow().serials.len(), 1);
+    assert!(state.check_revocations().is_ok());
+}
+
+#[test]
+fn no_token_of_a_host_is_spent_while_a_revocation_cannot_be_read() {
+    let spec = json!({ "newer": 1, "revoked": [{ "key": "0a" }] });
+    let state = started(&manifest(TULLE, "Mesh", "m", &spec));
+    let now = SystemTime::now();
+    let token = |identity: &str, by: &str| {
+        let id = SpiffeId::parse(&format!("spiffe://tulle.local/{identity}")).unwrap();
+        tokens::create(&*state.store, &id, by, tokens::DEFAULT_TTL, now).unwrap()
+    };
+    // The operator has no certificate that could be revoked.
+    state.spend(&token("node/n", ""), now).unwrap();
+    let of_host = token("svc/b", "n");
+    let refused = state.spend(&of_host, now).map(drop);
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("cannot be read"), "{why}");
+
+    apply(&state, &[manifest(TULLE, "Mesh", "m", &json!({}))]);
+    let (id, membership) = state.spend(&of_host, now).unwrap();
+    assert_eq!(id.name(), "b");
+    assert!(membership.is_some());
 }
 
 #[test]
