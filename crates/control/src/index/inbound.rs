@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tulle_model::manifest::{FilterRefs, RateLimitRule, RateLimitSpec, TargetRef, WorkloadSpec};
 use tulle_model::namespaced::ObjectName;
 use tulle_model::resource::{
-    Filter, Inbound, InboundPort, InboundRule, Plugin, Policy, RateLimit, Resource,
+    Filter, Inbound, InboundPort, InboundRule, Plugin, Policy, PolicyRule, RateLimit, Resource,
 };
 
 /// A service that leads to a port, and the number that the port has there.
@@ -65,26 +65,39 @@ pub(super) fn outputs(
     }
 }
 
-/// Returns the policy of the first workload that runs with this identity and serves the port, as its sidecar is told it:
-/// with what closes ports.
-pub(super) fn policy_at(
+/// Returns what closes a port at one of the workloads that run with this identity, as its sidecar is told it. Replicas may
+/// have different ports, which take their room in order: where one has no room, another may have some.
+pub(super) fn closing_at(
     inputs: &Inputs,
     service: &ObjectName,
     identity: &ObjectName,
     port: u16,
-) -> Option<Policy> {
-    let runs = |name: &str| {
-        let placed = inputs.placements.get(name);
-        placed.is_some_and(|placed| placed.ports.iter().any(|p| p.port == port))
-    };
+) -> Option<PolicyRule> {
+    let object = format!("service/{service}");
+    let mut seen = BTreeSet::new();
     let mut workloads = inputs.workloads_of(service.as_str());
-    let workload = workloads.find(|(name, spec)| {
-        identity_name_of(name, spec) == identity.as_str()
-            && spec.ports.iter().any(|p| p.port == port)
-            && runs(name)
-    })?;
-    let policy = policy::policy(inputs, service, identity);
-    Some(inbound(inputs, service, workload, policy, &mut Vec::new()).policy)
+    workloads.find_map(|(name, spec)| {
+        if identity_name_of(name, spec) != identity.as_str() {
+            return None;
+        }
+        let placed = inputs.placements.get(name)?;
+        let numbers = spec.ports.iter().map(|p| p.port);
+        let numbers = numbers.filter(|number| placed.ports.iter().any(|p| p.port == *number));
+        let mut numbers: Vec<u16> = numbers.collect();
+        // Ports after it take nothing from it.
+        let at = numbers.iter().position(|number| *number == port)?;
+        numbers.truncate(at + 1);
+        if !seen.insert(numbers.clone()) {
+            return None;
+        }
+        let mut room = Room::of_workload(inputs, service.namespace());
+        let mut closing = None;
+        for number in numbers {
+            let rules = rules(inputs, &[(service.clone(), number)], &mut room);
+            (_, closing) = policy::or_closing(rules, number, &object, &mut Vec::new());
+        }
+        closing
+    })
 }
 
 fn inbound(

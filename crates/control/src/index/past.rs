@@ -124,7 +124,7 @@ impl Index {
             Edit::Revoked(new) => (**new != inputs.revoked)
                 .then(|| Edit::Revoked(Box::new(inputs.revoked.clone())))
                 .and_then(small),
-            // A question about a call names no certificate, so nobody asks for these.
+            // A question about a call names no certificate, so nobody asks for hosts. Keys are as in `undo_put`.
             Edit::RemovedHosts(_)
             | Edit::RevokedHosts(_)
             | Edit::Problems(_)
@@ -149,7 +149,8 @@ impl Index {
                 bytes: SMALL,
             },
         };
-        // Their content matters to nobody who calls, and need not be kept.
+        // Their content of then is not kept, nor are keys that were fetched. It decides about a call only where it is so long
+        // that a port has no room for its rules: that is judged by the content of now.
         if let Object::Secret(_) | Object::ConfigMap(_) = new {
             undo.edit = Edit::Put(Box::new(new.clone()));
         }

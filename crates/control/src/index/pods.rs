@@ -36,8 +36,8 @@ pub(super) fn places(inputs: &Inputs, service: &ObjectName, port: u16) -> Vec<in
     of_pod.unwrap_or_else(|| vec![(service.clone(), port)])
 }
 
-/// Returns the policy of the first pod with this account that serves the service's port, and the number
-/// that the port has at the pod.
+/// Returns the policy of the first pod with this account that serves the service's port, without what closes other ports, and
+/// the number that the port has at the pod.
 pub(super) fn pod_policy_at(
     inputs: &Inputs,
     cluster: &Cluster,
@@ -49,7 +49,9 @@ pub(super) fn pod_policy_at(
     let (pod, own) = pods.find(|(pod, _)| pod.is_account(account))?;
     let rules = rules(inputs, cluster, pod);
     let served = served(cluster, pod, known(&rules));
-    let accepted = accepts(inputs, cluster, pod, &served, rules, &mut Vec::new());
+    let mut accepted = accepts(inputs, cluster, pod, &served, rules, &mut Vec::new());
+    let told = &mut accepted.policy.rules;
+    told.retain(|rule| !policy::closes_others(rule, own));
     Some((accepted.policy, own))
 }
 

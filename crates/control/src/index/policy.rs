@@ -162,6 +162,12 @@ fn closing(name: String, ports: Vec<u16>) -> PolicyRule {
     }
 }
 
+/// Whether a rule closes ports of a pod, and not this one: it says nothing of calls to this one.
+pub(super) fn closes_others(rule: &PolicyRule, port: u16) -> bool {
+    // Other rules have the name of an object that somebody wrote.
+    rule.name.starts_with("service/") && !rule.ports.is_empty() && !rule.ports.contains(&port)
+}
+
 /// The ports of a service that an AuthorizationPolicy is about; none: all. `None`: it is not about the service.
 fn authorized(
     inputs: &Inputs,

@@ -151,16 +151,14 @@ impl MeshState {
     ) -> Vec<(String, String)> {
         let index = self.index();
         let after = index.after(objects);
-        let allowed = |index: &Index, from: &str, to: &str| {
+        let (allowed, allowed_then) = (index.allows(), after.allows());
+        let denied = calls.filter(|(from, to)| {
             let asked = v1::ExplainRequest {
-                from: from.to_owned(),
-                to: to.to_owned(),
+                from: from.clone(),
+                to: to.clone(),
                 ..Default::default()
             };
-            index.explain(&asked).map(|e| e.allowed)
-        };
-        let denied = calls.filter(|(from, to)| {
-            allowed(&index, from, to) == Ok(true) && allowed(&after, from, to) == Ok(false)
+            allowed(&asked) == Ok(true) && allowed_then(&asked) == Ok(false)
         });
         denied.collect()
     }

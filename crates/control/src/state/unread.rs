@@ -76,13 +76,20 @@ impl MeshState {
         }
     }
 
-    /// Adds to an answer what cannot be read and what to do, if the policy that decides denies in its place.
+    /// Adds to an answer what cannot be read and what to do, if a policy that denies in its place decides, or is among those
+    /// that were considered and denies: at a gateway none of these decides.
     pub(super) fn with_unread(&self, mut answer: v1::Explanation) -> v1::Explanation {
         let mut about_policies = self.unread().into_iter();
+        let rows = answer.considered.iter().filter(|row| {
+            row.outcome.contains("denies") && !row.outcome.contains("does not match")
+        });
+        let rows = rows.map(|row| format!("{}/{}", row.kind, row.name));
+        let denying: BTreeSet<String> = rows.chain([answer.policy.clone()]).collect();
         // The problem of an object that has no effect is about none, and an answer names no policy where none decides.
-        let decides =
-            |problem: &ObjectProblem| !problem.object.is_empty() && problem.object == answer.policy;
-        if let Some(problem) = about_policies.find(decides) {
+        let denies = |problem: &ObjectProblem| {
+            !problem.object.is_empty() && denying.contains(&problem.object)
+        };
+        if let Some(problem) = about_policies.find(denies) {
             answer.reason.push_str(&format!("; {}", problem.text));
         }
         answer

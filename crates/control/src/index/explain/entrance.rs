@@ -5,36 +5,102 @@ use super::Call;
 use super::policies::matches;
 use tulle_api::v1;
 use tulle_model::resource::{
-    Action, Gateway, GatewayListener, Policy, PolicyRule, Route, RouteRule,
+    Action, Gateway, GatewayListener, ListenerProtocol, Policy, PolicyRule, Route, RouteRule,
+    Target,
 };
 
-/// Names the policies of the listeners that a route is attached to, and of the rule.
-pub(super) fn considered(
-    gateway: &Gateway,
+/// Names the policies of the listeners that a route is attached to, and of the rule. Returns what closes these listeners, if all
+/// of them are closed.
+pub(super) fn requests<'a>(
+    gateway: &'a Gateway,
     route: &Route,
     rule: &RouteRule,
     call: &Call<'_>,
     answer: &mut v1::Explanation,
-) {
-    let takes = |l: &&GatewayListener| {
-        (route.port == 0 || route.port == l.port)
-            && (route.listener.is_empty() || route.listener == l.name)
-    };
-    for listener in gateway.listeners.iter().filter(takes) {
-        let at = format!("at listener {}: ", listener.name);
-        let policy = listener.policy.as_deref();
-        for rule in policy.into_iter().flat_map(rules) {
-            add(rule, &at, Some(listener.port), call, answer);
-        }
+) -> Option<&'a PolicyRule> {
+    let listeners = gateway.listeners.iter().filter(|l| takes_requests(l));
+    let listeners = listeners.filter(|l| is_at(l, route.port, &route.listener));
+    let listeners: Vec<&GatewayListener> = listeners.collect();
+    for listener in &listeners {
+        considered(listener, call, answer);
         for rule in &listener.rules {
             let texts = rule.filters.iter().map(super::limits::filter);
             answer
                 .limits
-                .extend(texts.map(|text| format!("{at}{text}")));
+                .extend(texts.map(|text| format!("{}{text}", at(listener))));
         }
     }
     for rule in rule.policy.as_deref().into_iter().flat_map(rules) {
         add(rule, "at the gateway: ", None, call, answer);
+    }
+    closing(listeners)
+}
+
+/// Names the policies of the listeners by which connections of TLS or opaque bytes come to a service. Returns what closes
+/// these listeners, if all of them are closed.
+pub(super) fn connections<'a>(
+    gateway: &'a Gateway,
+    service: &str,
+    call: &Call<'_>,
+    answer: &mut v1::Explanation,
+) -> Option<&'a PolicyRule> {
+    let leads = |targets: &[Target]| targets.iter().any(|target| target.service == service);
+    let tls = gateway.tls_routes.iter().filter(|r| leads(&r.targets));
+    let tls: Vec<(u16, &str)> = tls.map(|r| (r.port, r.listener.as_str())).collect();
+    let tcp = gateway.tcp_routes.iter().filter(|r| leads(&r.targets));
+    let tcp: Vec<(u16, &str)> = tcp.map(|r| (r.port, r.listener.as_str())).collect();
+    let lead = |l: &&GatewayListener| {
+        let has = |places: &[(u16, &str)]| places.iter().any(|(port, name)| is_at(l, *port, name));
+        match l.protocol {
+            ListenerProtocol::Tls => has(&tls) || (l.tls.is_some() && has(&tcp)),
+            ListenerProtocol::Tcp => has(&tcp),
+            ListenerProtocol::Http | ListenerProtocol::Https => false,
+        }
+    };
+    let listeners: Vec<&GatewayListener> = gateway.listeners.iter().filter(lead).collect();
+    for listener in &listeners {
+        considered(listener, call, answer);
+    }
+    closing(listeners)
+}
+
+/// Returns what closes the listeners that take requests, if all of them are closed.
+pub(super) fn closed(gateway: &Gateway) -> Option<&PolicyRule> {
+    closing(gateway.listeners.iter().filter(|l| takes_requests(l)))
+}
+
+fn takes_requests(listener: &GatewayListener) -> bool {
+    matches!(
+        listener.protocol,
+        ListenerProtocol::Http | ListenerProtocol::Https
+    )
+}
+
+/// Whether a route with this port and listener is attached to a listener.
+fn is_at(listener: &GatewayListener, port: u16, name: &str) -> bool {
+    (port == 0 || port == listener.port) && (name.is_empty() || name == listener.name)
+}
+
+/// Returns the rule that closes the first of these listeners; `None`: one of them is open, or there is none.
+fn closing<'a>(listeners: impl IntoIterator<Item = &'a GatewayListener>) -> Option<&'a PolicyRule> {
+    // A rule of a policy has the name of that.
+    let closes = |r: &&PolicyRule| r.action == Action::Deny && r.name.starts_with("Gateway/");
+    let mut first = None;
+    for listener in listeners {
+        let by = listener.policy.as_deref()?.rules.iter().find(closes)?;
+        first.get_or_insert(by);
+    }
+    first
+}
+
+fn at(listener: &GatewayListener) -> String {
+    format!("at listener {}: ", listener.name)
+}
+
+fn considered(listener: &GatewayListener, call: &Call<'_>, answer: &mut v1::Explanation) {
+    let policy = listener.policy.as_deref();
+    for rule in policy.into_iter().flat_map(rules) {
+        add(rule, &at(listener), Some(listener.port), call, answer);
     }
 }
 
@@ -53,11 +119,13 @@ fn add(
     answer: &mut v1::Explanation,
 ) {
     let denies = rule.action.denies();
-    let meant = rule.matches.is_empty()
-        || rule
-            .matches
-            .iter()
-            .any(|m| matches(m, call, denies).is_ok());
+    let mut all = rule.matches.iter();
+    let meant = match call.opaque {
+        _ if rule.matches.is_empty() => true,
+        // Requests that cannot be looked at may be what it denies.
+        true => rule.action == Action::Deny,
+        false => all.any(|m| matches(m, call, denies).is_ok()),
+    };
     let here = port.is_none_or(|p| rule.ports.is_empty() || rule.ports.contains(&p));
     let everybody = rule.networks.iter().any(|n| n.to_string() == "0.0.0.0/0");
     let outcome = match (meant && here, everybody) {

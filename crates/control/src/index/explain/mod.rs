@@ -3,6 +3,7 @@
 //! Regular expressions hold for the whole path without its query. Conditions on headers cannot be
 //! judged, because a question has no headers: such a match counts as not met and says so.
 
+mod closings;
 mod conditions;
 mod egress;
 mod entrance;
@@ -14,6 +15,7 @@ mod verdict;
 
 use super::inputs::{identity_name_of, service_of};
 use super::{Index, services};
+use closings::Closings;
 use std::fmt;
 use std::net::IpAddr;
 use tulle_api::v1;
@@ -85,6 +87,8 @@ struct Call<'a> {
     opaque: bool,
     method: &'a str,
     path: &'a str,
+    /// As they were found for this and earlier questions.
+    closings: &'a Closings,
 }
 
 impl Call<'_> {
@@ -103,12 +107,32 @@ impl Index {
     /// # Errors
     /// Source, destination or port do not exist.
     pub fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, ExplainError> {
-        let mut answer = self.explain_call(asked)?;
+        let closings = Closings::default();
+        let (mut answer, judged) = self.explain_call(asked, &closings)?;
+        if let Some((way, call)) = judged {
+            self.add_limits(&way.destinations, &call, &mut answer);
+        }
         self.refuse_revoked(&mut answer);
         Ok(answer)
     }
 
-    fn explain_call(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, ExplainError> {
+    /// Answers whether calls are allowed. For many this is less work than to explain them: rules, which may be megabytes, are
+    /// made once for each port that is called, and not for the limits.
+    pub(crate) fn allows(&self) -> impl Fn(&v1::ExplainRequest) -> Result<bool, ExplainError> {
+        let closings = Closings::default();
+        move |asked: &v1::ExplainRequest| -> Result<bool, ExplainError> {
+            let (mut answer, _) = self.explain_call(asked, &closings)?;
+            self.refuse_revoked(&mut answer);
+            Ok(answer.allowed)
+        }
+    }
+
+    /// Explains a call without its limits. Returns its way, too, if it stays in the mesh.
+    fn explain_call<'a>(
+        &self,
+        asked: &'a v1::ExplainRequest,
+        closings: &'a Closings,
+    ) -> Result<(v1::Explanation, Option<(Way, Call<'a>)>), ExplainError> {
         let inputs = &self.inputs;
         let unknown = || ExplainError::UnknownSource(asked.from.clone());
         let (source, address) = match asked.from.strip_prefix(PLAINTEXT) {
@@ -137,10 +161,11 @@ impl Index {
                 opaque: false,
                 method,
                 path,
+                closings,
             };
             // `tulle why` asks about GET unless it is told otherwise, so GET alone says nothing.
             let http = !asked.path.is_empty() || method != "GET";
-            return Ok(self.explain_egress(to, &call, http));
+            return Ok((self.explain_egress(to, &call, http), None));
         }
         let unknown = || ExplainError::UnknownDestination(to.to_owned());
         let known = Some(to).filter(|to| inputs.knows_service(to));
@@ -164,6 +189,7 @@ impl Index {
             opaque: port.protocol.is_opaque(),
             method,
             path,
+            closings,
         };
         let mut answer = v1::Explanation {
             source_identity: call.source_text(),
@@ -176,8 +202,7 @@ impl Index {
             Some(_) => self.way(&asked.from, &service, &call, &mut answer),
         };
         self.judge(&way, &call, &mut answer);
-        self.add_limits(&way.destinations, &call, &mut answer);
-        Ok(answer)
+        Ok((answer, Some((way, call))))
     }
 
     fn mtls(&self, service: &ObjectName) -> &'static str {

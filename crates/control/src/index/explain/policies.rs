@@ -3,7 +3,7 @@
 use super::routes::{path_rank, whole};
 use super::verdict::{self, Considered, Found, Outcome, Way};
 use super::{Call, conditions};
-use crate::index::{Index, inbound, pods, policy, services};
+use crate::index::{Index, pods, policy, services};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::letter_case::folded;
@@ -116,16 +116,19 @@ impl Index {
         let Some(identity) = inputs.name_of(identity) else {
             return Decision::Unmentioned;
         };
-        // The sidecars' own policy, which also closes ports, if there are any.
-        let at_sidecars = match (&inputs.cluster, &identity) {
+        // The sidecars' own policy, if there are pods.
+        let at_pods = match (&inputs.cluster, &identity) {
             (Some(cluster), ObjectName::InNamespace(account)) => {
                 pods::pod_policy_at(inputs, cluster, service.as_str(), account, call.port)
             }
-            _ => inbound::policy_at(inputs, service, &identity, call.port)
-                .map(|policy| (policy, call.port)),
+            _ => None,
         };
-        let (policy, own_port) =
-            at_sidecars.unwrap_or_else(|| (policy::policy(inputs, service, &identity), call.port));
+        let (policy, own_port) = at_pods.unwrap_or_else(|| {
+            let mut policy = policy::policy(inputs, service, &identity);
+            let closing = call.closings.at(inputs, service, &identity, call.port);
+            policy.rules.extend(closing);
+            (policy, call.port)
+        });
         let call = &Call {
             source: call.source.clone(),
             own_port,

@@ -6,7 +6,7 @@ use crate::index::{Index, gateways, splits};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::pattern;
-use tulle_model::resource::{PathMatch, Route, RouteMatch, RouteRule, Service, Target};
+use tulle_model::resource::{PathMatch, PolicyRule, Route, RouteMatch, RouteRule, Service, Target};
 
 impl Index {
     /// Follows routes and splits.
@@ -30,12 +30,20 @@ impl Index {
         };
         let here = |r: &&Route| gateway.is_some() || r.port == 0 || r.port == call.port;
         let routes: Vec<&Route> = routes.iter().filter(here).collect();
+        if let Some(gateway) = gateway.as_ref().filter(|_| call.opaque)
+            && let Some(by) = super::entrance::connections(gateway, &service.name, call, answer)
+        {
+            return closed(by, call, answer);
+        }
         if call.opaque || (routes.is_empty() && gateway.is_none()) {
             return without_route(service, call, answer);
         }
         let Some((route, rule, index)) = best(&routes, call, &mut answer.conflicts) else {
             if gateway.is_none() && !service.split.is_empty() {
                 return without_route(service, call, answer);
+            }
+            if let Some(by) = gateway.as_ref().and_then(super::entrance::closed) {
+                return closed(by, call, answer);
             }
             answer.reason = format!(
                 "no route of {parent} matches {} {}: answered with 404",
@@ -50,8 +58,10 @@ impl Index {
             false => format!("rules[{index}] ({})", rule.name),
         };
         super::limits::of_rule(rule, answer);
-        if let Some(gateway) = &gateway {
-            super::entrance::considered(gateway, route, rule, call, answer);
+        if let Some(gateway) = &gateway
+            && let Some(by) = super::entrance::requests(gateway, route, rule, call, answer)
+        {
+            return closed(by, call, answer);
         }
         let weighted = rule.backends.iter().filter(|b| b.weight > 0);
         let backends: Vec<_> = weighted.map(|b| (b.service.clone(), b.port)).collect();
@@ -111,6 +121,17 @@ impl Index {
         }
         all
     }
+}
+
+/// Says that each listener is closed by which the call may come in.
+fn closed(by: &PolicyRule, call: &Call<'_>, answer: &mut v1::Explanation) -> Way {
+    let seen = match call.opaque {
+        true => "the connection is reset",
+        false => "answered with 403",
+    };
+    answer.policy.clone_from(&by.name);
+    answer.reason = format!("{} denies it: {seen}", by.name);
+    Way::default()
 }
 
 /// The service itself, or those a TrafficSplit or TCPRoute names in its place.

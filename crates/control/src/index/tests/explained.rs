@@ -261,17 +261,26 @@ fn a_port_that_is_closed_is_denied_with_the_reason() {
     }
 }
 
-/// The ports of a workload have one room: the second has none, although it needs no more than the first.
-#[test]
-fn a_port_without_room_is_denied_and_the_one_before_it_is_not() {
-    let number = |port: u16| json!({ "port": port, "appProtocol": "http" });
-    let spec = json!({ "service": "shop", "command": ["x"], "ports": [number(80), number(81)] });
-    let Edit::Place(mut placed) = place("shop", 80, "10.0.0.1:15008") else {
-        panic!("it is a placement");
-    };
-    let mut second = placed.ports[0].clone();
-    second.port = 81;
-    placed.ports.push(second);
+/// A mesh with these workloads of `shop`, each with an address and two ports. The ports of a workload have one room: the
+/// second has none, although it needs no more than the first.
+fn crowded(workloads: &[(&str, &str, [u16; 2])], policy: Option<Edit>) -> Index {
+    let mut index = mesh_of_three();
+    index.apply(policy);
+    for (name, at, ports) in workloads {
+        let number = |port: &u16| json!({ "port": port, "appProtocol": "http" });
+        let numbers: Vec<Value> = ports.iter().map(number).collect();
+        let spec = json!({ "service": "shop", "command": ["x"], "ports": numbers });
+        let Edit::Place(mut placed) = place(name, ports[0], at) else {
+            panic!("it is a placement");
+        };
+        let mut second = placed.ports[0].clone();
+        second.port = ports[1];
+        placed.ports.push(second);
+        index.apply([
+            object("tulle.dev/v1alpha1", "Workload", name, spec),
+            Edit::Place(placed),
+        ]);
+    }
     let rule = |i: usize| {
         let path = json!({ "type": "Exact", "value": format!("/{i}") });
         json!({ "to": { "paths": [path] }, "requests": { "count": 1 } })
@@ -281,26 +290,36 @@ fn a_port_without_room_is_denied_and_the_one_before_it_is_not() {
     let source = format!("// {}", "x".repeat(130_000));
     let limit = json!({ "targetRefs": shop, "rules": rules });
     let plugin = json!({ "targetRefs": shop, "source": source });
-    let mut index = mesh_of_three();
     index.apply([
-        object("tulle.dev/v1alpha1", "Workload", "shop", spec),
-        Edit::Place(placed),
-        allow("all", &["shop"]),
         object("tulle.dev/v1alpha1", "RateLimit", "l", limit),
         object("tulle.dev/v1alpha1", "Plugin", "p", plugin),
     ]);
-    let answer = |port: u32| {
-        let asked = v1::ExplainRequest {
-            from: "client".into(),
-            to: "shop".into(),
-            port,
-            ..Default::default()
-        };
-        index.explain(&asked).unwrap()
-    };
-    let first = answer(80);
+    index
+}
+
+/// The question whether `client` may call this port of `shop`.
+fn at_shop(port: u32) -> v1::ExplainRequest {
+    v1::ExplainRequest {
+        from: "client".into(),
+        to: "shop".into(),
+        port,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_port_without_room_is_denied_and_the_one_before_it_is_not() {
+    let mut index = crowded(&[("shop", "10.0.0.1:15008", [80, 81])], None);
+    // It says nothing of calls to the other.
+    let unmentioned = index.explain(&at_shop(80)).unwrap();
+    let reason = "no policy is about this destination: denied with 403";
+    assert_eq!(unmentioned.reason, reason);
+    assert!(unmentioned.considered.is_empty(), "{unmentioned:?}");
+
+    index.apply([allow("all", &["shop"])]);
+    let first = index.explain(&at_shop(80)).unwrap();
     assert!(first.allowed, "{}", first.reason);
-    let second = answer(81);
+    let second = index.explain(&at_shop(81)).unwrap();
     let why = "service/shop: port 81 is closed (Plugin/p and RateLimit/l make rules of more than ";
     assert!(
         !second.allowed && second.policy.starts_with(why),
@@ -312,10 +331,71 @@ fn a_port_without_room_is_denied_and_the_one_before_it_is_not() {
 }
 
 #[test]
+fn a_port_that_one_of_several_replicas_closes_is_denied() {
+    let replicas = [
+        ("shop", "10.0.0.1:15008", [80, 81]),
+        ("shop-2", "10.0.0.4:15008", [81, 80]),
+    ];
+    let index = crowded(&replicas, Some(allow("all", &["shop"])));
+    let allows = index.allows();
+    for port in [80, 81] {
+        let answer = index.explain(&at_shop(port)).unwrap();
+        assert!(!answer.allowed, "{port}: {}", answer.reason);
+        let why = format!("service/shop: port {port} is closed (");
+        assert!(answer.policy.starts_with(&why), "{answer:?}");
+        // The same for the first and for a later question.
+        assert_eq!(allows(&at_shop(port)), Ok(false), "{port}");
+        assert_eq!(allows(&at_shop(port)), Ok(false), "{port}");
+    }
+}
+
+const GROUP: &str = "gateway.networking.k8s.io";
+
+#[test]
+fn a_call_by_a_gateway_whose_listeners_are_all_closed_is_denied() {
+    let mut index = shop();
+    let denied = |index: &Index, to: &str, port: u16, seen: &str| {
+        let answer = ask(index, "edge", to, "GET", "/");
+        assert!(!answer.allowed, "{answer:?}");
+        let why = format!("Gateway/edge: port {port} is closed ({CONTRADICTION})");
+        assert_eq!(answer.reason, format!("{why} denies it: {seen}"));
+        assert_eq!(answer.policy, why);
+    };
+    assert!(ask(&index, "edge", "gateway", "GET", "/").allowed);
+    let edge = json!({ "group": GROUP, "kind": "Gateway", "name": "edge" });
+    index.apply(contradicting(&edge));
+    denied(&index, "gateway", 8080, "answered with 403");
+    // Where no route takes the request it is no other.
+    index.apply([Edit::Delete {
+        kind: "HTTPRoute".into(),
+        name: "shop".into(),
+    }]);
+    denied(&index, "gateway", 8080, "answered with 403");
+
+    let listeners = json!([
+        { "name": "web", "port": 8080, "protocol": "HTTP" },
+        { "name": "db", "port": 5432, "protocol": "TCP" },
+    ]);
+    let backends = json!([{ "name": "db", "port": 5432 }]);
+    let tcp = json!({
+        "parentRefs": [{ "name": "edge" }], "rules": [{ "backendRefs": backends }],
+    });
+    index.apply([
+        object(
+            "gateway.networking.k8s.io/v1",
+            "Gateway",
+            "edge",
+            json!({ "listeners": listeners }),
+        ),
+        object("gateway.networking.k8s.io/v1alpha2", "TCPRoute", "db", tcp),
+    ]);
+    denied(&index, "db", 5432, "the connection is reset");
+}
+
+#[test]
 fn a_listener_that_is_closed_is_named_with_the_reason() {
     let mut index = shop();
-    let group = "gateway.networking.k8s.io";
-    let web = json!({ "group": group, "kind": "Gateway", "name": "edge", "sectionName": "web" });
+    let web = json!({ "group": GROUP, "kind": "Gateway", "name": "edge", "sectionName": "web" });
     index.apply(contradicting(&web));
     let answer = ask(&index, "edge", "gateway", "GET", "/");
     let rows = answer.considered.into_iter();

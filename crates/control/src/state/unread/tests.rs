@@ -324,6 +324,32 @@ fn no_token_of_a_host_is_spent_while_a_revocation_cannot_be_read() {
 }
 
 #[test]
+fn a_denial_at_a_gateway_or_its_route_names_what_cannot_be_read() {
+    let version = "gateway.networking.k8s.io/v1";
+    let rules = json!([{ "backendRefs": [{ "name": "b", "port": 80 }] }]);
+    let route = json!({ "parentRefs": [{ "name": "g" }], "rules": rules });
+    let route = manifest(version, "HTTPRoute", "r", &route);
+    for kind in ["Gateway", "HTTPRoute"] {
+        let name = if kind == "Gateway" { "g" } else { "r" };
+        let target = json!({ "group": "gateway.networking.k8s.io", "kind": kind, "name": name });
+        let spec = json!({ "targetRefs": [target] });
+        let state = started(&manifest(NEWER, "AuthorizationPolicy", "p", &spec));
+        apply(&state, std::slice::from_ref(&route));
+        let told = problems(&state, "AuthorizationPolicy/p");
+        let asked = v1::ExplainRequest {
+            from: "g".into(),
+            to: "b".into(),
+            ..Default::default()
+        };
+        let answer = state.explain(&asked).unwrap();
+        assert!(answer.reason.ends_with(&told[0]), "{answer:?}");
+        // A workload does not come by it.
+        let reason = explained(&state, "b").reason;
+        assert!(!reason.contains("cannot read"), "{reason}");
+    }
+}
+
+#[test]
 fn a_denial_names_what_cannot_be_read() {
     let b = json!([{ "name": "b" }]);
     for (kind, denies) in [
