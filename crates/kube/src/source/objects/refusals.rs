@@ -4,6 +4,7 @@
 use super::{Id, MESH, Objects, Seen};
 use crate::metrics::RefusedObjects;
 use crate::source::kind_watches;
+use std::collections::BTreeMap;
 use tulle_control::index::{Edit, ObjectProblem};
 
 /// Most bytes of a reason that the index has, since all of them are answered together. The log has the whole.
@@ -26,12 +27,19 @@ impl Objects {
     /// Tells the index of refused objects, as of the last look; `None`: it was told the same before.
     pub(in crate::source) fn refusals(&mut self) -> Option<Edit> {
         let refused = self.seen.iter().filter(|(_, seen)| seen.refused.is_some());
-        let mut refused: Vec<(&Id, &Seen)> = refused.collect();
-        // The Mesh comes first: its settings are everybody's, and who shows a few shows the first.
-        refused.sort_by_key(|(id, _)| !is_mesh(id));
+        let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
+        let ranked = refused.map(|(id, seen)| {
+            let before = of_namespaces.entry(id.1.namespace()).or_default();
+            *before += 1;
+            (*before, id, seen)
+        });
+        let mut refused: Vec<(usize, &Id, &Seen)> = ranked.collect();
+        // The Mesh comes first: its settings are everybody's, and who shows a few shows the first. Then come one of each
+        // namespace, and a second one: however many one tenant makes, those of others are told.
+        refused.sort_by_key(|(rank, id, _)| (!is_mesh(id), *rank));
         let more = refused.len().saturating_sub(MAX_TOLD);
         let told = refused.into_iter().take(MAX_TOLD);
-        let told = told.filter_map(|(id, seen)| self.refusal(id, seen));
+        let told = told.filter_map(|(_, id, seen)| self.refusal(id, seen));
         let mut all: Vec<ObjectProblem> = told.collect();
         if more > 0 {
             all.push(ObjectProblem {

@@ -95,7 +95,7 @@ fn assert_settings(world: &mut World, instead: &str) {
 }
 
 #[test]
-fn the_index_hears_of_the_mesh_first_and_of_a_thousand_objects_by_name() {
+fn the_index_hears_of_the_mesh_first_and_of_a_thousand_objects_of_all_namespaces_in_turn() {
     let mut world = World::new();
     for number in 0..=1000 {
         // The kind comes before Meshes.
@@ -103,17 +103,22 @@ fn the_index_hears_of_the_mesh_first_and_of_a_thousand_objects_by_name() {
         let spec = json!({ "service": 1 });
         world.apply(object(version, "TrafficSplit", &name, "shop", spec));
     }
+    // Another tenant's comes after all of these.
+    let spec = json!({ "targetRefs": [{ "name": "web" }], "rules": 1 });
+    world.apply(object(TULLE, "RateLimit", "z", "tenant", spec));
     world.see(mesh("mesh", json!({ "trustDomain": "other" })));
     let all = told(&mut world);
     assert_eq!(all.len(), 1001);
     for (at, start) in [
         (0, "Mesh/mesh: it is refused ("),
         (1, "TrafficSplit/s0000.shop: it is refused ("),
-        (999, "TrafficSplit/s0998.shop: it is refused ("),
+        (2, "RateLimit/z.tenant: it is refused ("),
+        (3, "TrafficSplit/s0001.shop: it is refused ("),
+        (999, "TrafficSplit/s0997.shop: it is refused ("),
     ] {
         assert!(all[at].1.starts_with(start), "{:?}", all[at]);
     }
-    let more = "more refused objects: 2; the controller's log names them";
+    let more = "more refused objects: 3; the controller's log names them";
     assert_eq!(all[1000], (String::new(), more.to_owned()));
 }
 
