@@ -82,20 +82,46 @@ impl Wanted {
         true
     }
 
-    /// Finds the proxy that takes the most room, of equals the newest, and the service that makes the most of that. The bytes
-    /// of a service count in equal parts for all that want it, so one that all use weighs little with each.
+    /// Finds the proxy that is to give up its room, and the service that makes the most of that: the one that takes the most
+    /// of those whose leaving frees enough, and without such of all; of equals the newest. The bytes of a service count in
+    /// equal parts for all that want it, so one that all use weighs little with each.
     fn greediest(&self) -> Option<(u64, Arc<str>)> {
-        let mut taken = BTreeMap::new();
+        let mut all: BTreeMap<u64, Taken<'_>> = BTreeMap::new();
         for (name, want) in &self.names {
+            let part = want.held / want.proxies.len();
             for proxy in &want.proxies {
-                let part = want.held / want.proxies.len();
-                let (all, most) = taken.entry(*proxy).or_insert((0_usize, (part, name)));
-                *all += part;
-                *most = (part, name).max(*most);
+                let taken = all.entry(*proxy).or_insert_with(|| Taken::new(name));
+                taken.bytes += part;
+                taken.most = (part, name).max(taken.most);
+                if want.proxies.len() == 1 {
+                    taken.alone += part;
+                }
             }
         }
-        let greediest = taken.into_iter().max_by_key(|(_, (all, _))| *all);
-        greediest.map(|(proxy, (_, (_, name)))| (proxy, name.clone()))
+        let excess = self.held.saturating_sub(MOST_HELD);
+        let weight = |(_, taken): &(u64, Taken<'_>)| (taken.alone >= excess, taken.bytes);
+        let greediest = all.into_iter().max_by_key(weight);
+        greediest.map(|(proxy, taken)| (proxy, taken.most.1.clone()))
+    }
+}
+
+/// The room that a proxy takes.
+struct Taken<'a> {
+    /// With its parts of what others want, too.
+    bytes: usize,
+    /// Without these: what is free once it leaves.
+    alone: usize,
+    /// Its largest part, and of which service.
+    most: (usize, &'a Arc<str>),
+}
+
+impl<'a> Taken<'a> {
+    fn new(name: &'a Arc<str>) -> Self {
+        Self {
+            bytes: 0,
+            alone: 0,
+            most: (0, name),
+        }
     }
 }
 
@@ -159,7 +185,7 @@ impl HostServices {
                     identity = %stream.identity,
                     %service,
                     most_bytes = MOST_HELD,
-                    "this host has no room for all services that its sidecars want: the one that takes the most, above all for this service, gets all of its services from the controller"
+                    "this host has no room for all services that its sidecars want: this one takes much of it, above all for this service, and gets all of its services from the controller"
                 );
                 stream.displaced.notify_one();
             }

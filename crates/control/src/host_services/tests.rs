@@ -328,6 +328,21 @@ fn bytes_of_a_service_count_in_equal_parts_for_those_that_want_it() {
     assert_eq!(services.wanted().greediest(), Some((2, two)));
 }
 
+#[test]
+fn those_that_share_services_keep_them_where_another_frees_enough() {
+    let services = HostServices::default();
+    let [all, own]: [Arc<str>; 2] = ["service/all".into(), "service/own".into()];
+    for proxy in 1..=3 {
+        assert!(services.want(proxy, std::slice::from_ref(&all)));
+    }
+    assert!(services.want(4, std::slice::from_ref(&own)));
+    services.take(sized(&[("service/all", MOST_HELD - 1)], &[]));
+    services.take(sized(&[("service/own", 2)], &[]));
+    assert!(services.wanted().names.keys().eq([&all]));
+    assert_eq!(services.wanted().names[&all].proxies.len(), 3);
+    assert_eq!(services.wanted().held, MOST_HELD - 1);
+}
+
 #[tokio::test]
 async fn the_proxy_that_takes_the_most_room_is_left_to_the_controller_and_not_all_others() {
     let services = Arc::new(HostServices::default());
