@@ -85,6 +85,15 @@ pub(crate) fn actor(peer: &Peer, state: &MeshState) -> Result<Actor, Status> {
     }
 }
 
+/// Asks again whether a peer's certificate is in force.
+fn still_valid(peer: &Peer) -> Result<(), Refused> {
+    let Peer::Mesh(member) = peer else {
+        return Ok(());
+    };
+    let valid = member.check_validity();
+    valid.map_err(|status| Refused::NotAllowed(status.message().to_owned()))
+}
+
 pub(super) fn removed(node: &str) -> Status {
     Status::permission_denied(format!(
         "node {node} has been removed from the mesh: it may join again with a new token"
@@ -182,10 +191,14 @@ impl v1::objects_server::Objects for ObjectsService {
         &self,
         request: Request<v1::JoinTokenRequest>,
     ) -> Result<Response<v1::JoinToken>, Status> {
-        let actor = self.actor(&request)?;
+        let peer = peer::from_request(&request)?;
+        let actor = actor(&peer, &self.state)?;
         let asked = request.into_inner();
-        self.run(move |state| state.join_token(&actor, &asked, SystemTime::now()))
-            .await
+        self.run(move |state| {
+            let check_actor = || still_valid(&peer);
+            state.join_token(&actor, &asked, SystemTime::now(), check_actor)
+        })
+        .await
     }
 
     async fn explain(
@@ -385,3 +398,6 @@ async fn disowned(peer: &Peer, state: &MeshState) -> Status {
         () = state.until_removed(node) => removed(node),
     }
 }
+
+#[cfg(test)]
+mod tests;

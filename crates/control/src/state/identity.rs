@@ -17,14 +17,17 @@ const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
 impl MeshState {
-    /// Makes a join token for `svc/<name>` or `node/<name>`.
+    /// Makes a join token for `svc/<name>` or `node/<name>`. `check_actor` asks whether the actor's certificate is in force
+    /// when no revocation can be under way: it may have been revoked while this waited.
     pub(crate) fn join_token(
         &self,
         actor: &Actor,
         asked: &v1::JoinTokenRequest,
         now: SystemTime,
+        check_actor: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<v1::JoinToken, Refused> {
         let index = self.index();
+        check_actor()?;
         let inputs = index.inputs();
         let name = asked.identity.strip_prefix("svc/");
         let name = name.or_else(|| asked.identity.strip_prefix("node/"));

@@ -218,7 +218,7 @@ fn what_an_unread_mesh_revokes_stays_revoked_and_all_else_of_it_is_strict() {
             ..Default::default()
         };
         let host = Actor::Node("n".to_owned());
-        let token = state.join_token(&host, &asked, SystemTime::now());
+        let token = state.join_token(&host, &asked, SystemTime::now(), || Ok(()));
         let why = token.map(drop).unwrap_err().to_string();
         assert_eq!(why.contains("cannot be read"), !is_all, "{why}");
         let told = problems(&state, "Mesh/m");
