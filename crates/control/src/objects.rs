@@ -62,7 +62,7 @@ pub(crate) fn revocations_in_place(spec: &Value, is_known: bool) -> (Vec<Revocat
         return (Vec::new(), is_known && spec.is_object() && given.is_null());
     };
     let read: Vec<_> = entries.iter().filter_map(revocation_in_place).collect();
-    let is_all = read.len() == entries.len();
+    let is_all = read.len() == entries.len() && (is_known || !entries.is_empty());
     (read, is_all)
 }
 

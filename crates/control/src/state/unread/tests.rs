@@ -243,7 +243,9 @@ fn a_mesh_of_an_unknown_version_may_revoke_where_nobody_looks() {
     let b = SpiffeId::parse("spiffe://tulle.local/svc/b").unwrap();
     for (version, spec, is_all) in [
         (TULLE, json!({ "newer": 1 }), true),
+        (TULLE, json!({ "newer": 1, "revoked": [] }), true),
         (NEWER, json!({}), false),
+        (NEWER, json!({ "revoked": [] }), false),
         (NEWER, json!({ "revoked": [{ "serial": "0a:0b" }] }), true),
     ] {
         let state = started(&manifest(version, "Mesh", "m", &spec));
