@@ -2,6 +2,7 @@
 
 mod bounds;
 mod cluster;
+mod entrances;
 mod explained;
 mod kinds;
 mod lengths;

@@ -77,7 +77,7 @@ impl MeshState {
     }
 
     /// Adds to an answer what cannot be read and what to do, if a policy that denies in its place decides, or is among those
-    /// that were considered and denies: at a gateway none of these decides.
+    /// that were considered and denies: at a gateway with several listeners it may close only some.
     pub(super) fn with_unread(&self, mut answer: v1::Explanation) -> v1::Explanation {
         let mut about_policies = self.unread().into_iter();
         let rows = answer.considered.iter().filter(|row| {

@@ -9,19 +9,15 @@ use tulle_model::resource::{
     Target,
 };
 
-/// Names the policies of the listeners that a route is attached to, and of the rule. Returns what closes these listeners, if all
-/// of them are closed.
-pub(super) fn requests<'a>(
-    gateway: &'a Gateway,
+/// Names the policies of the listeners that a route is attached to, and of the rule.
+pub(super) fn requests(
+    gateway: &Gateway,
     route: &Route,
     rule: &RouteRule,
     call: &Call<'_>,
     answer: &mut v1::Explanation,
-) -> Option<&'a PolicyRule> {
-    let listeners = gateway.listeners.iter().filter(|l| takes_requests(l));
-    let listeners = listeners.filter(|l| is_at(l, route.port, &route.listener));
-    let listeners: Vec<&GatewayListener> = listeners.collect();
-    for listener in &listeners {
+) {
+    for listener in listeners(gateway).filter(|l| is_attached(gateway, route, l)) {
         considered(listener, call, answer);
         for rule in &listener.rules {
             let texts = rule.filters.iter().map(super::limits::filter);
@@ -33,7 +29,6 @@ pub(super) fn requests<'a>(
     for rule in rule.policy.as_deref().into_iter().flat_map(rules) {
         add(rule, "at the gateway: ", None, call, answer);
     }
-    closing(listeners)
 }
 
 /// Names the policies of the listeners by which connections of TLS or opaque bytes come to a service. Returns what closes
@@ -44,7 +39,10 @@ pub(super) fn connections<'a>(
     call: &Call<'_>,
     answer: &mut v1::Explanation,
 ) -> Option<&'a PolicyRule> {
-    let leads = |targets: &[Target]| targets.iter().any(|target| target.service == service);
+    let leads = |targets: &[Target]| {
+        let mut targets = targets.iter();
+        targets.any(|t| t.service == service && t.port == call.port && t.weight > 0)
+    };
     let tls = gateway.tls_routes.iter().filter(|r| leads(&r.targets));
     let tls: Vec<(u16, &str)> = tls.map(|r| (r.port, r.listener.as_str())).collect();
     let tcp = gateway.tcp_routes.iter().filter(|r| leads(&r.targets));
@@ -61,36 +59,61 @@ pub(super) fn connections<'a>(
     for listener in &listeners {
         considered(listener, call, answer);
     }
-    closing(listeners)
+    closing(listeners, None)
 }
 
 /// Returns what closes the listeners that take requests, if all of them are closed.
 pub(super) fn closed(gateway: &Gateway) -> Option<&PolicyRule> {
-    closing(gateway.listeners.iter().filter(|l| takes_requests(l)))
+    closing(listeners(gateway), None)
 }
 
-fn takes_requests(listener: &GatewayListener) -> bool {
-    matches!(
-        listener.protocol,
-        ListenerProtocol::Http | ListenerProtocol::Https
-    )
+/// Lists the listeners that take requests.
+pub(super) fn listeners(gateway: &Gateway) -> impl Iterator<Item = &GatewayListener> {
+    let takes_requests = |listener: &&GatewayListener| {
+        matches!(
+            listener.protocol,
+            ListenerProtocol::Http | ListenerProtocol::Https
+        )
+    };
+    gateway.listeners.iter().filter(takes_requests)
+}
+
+/// Whether the object of a route is attached to a listener: it is a route at each place where it is attached.
+pub(super) fn is_attached(gateway: &Gateway, route: &Route, listener: &GatewayListener) -> bool {
+    let mut places = gateway.routes.iter().filter(|r| r.name == route.name);
+    places.any(|r| is_at(listener, r.port, &r.listener))
 }
 
 /// Whether a route with this port and listener is attached to a listener.
-fn is_at(listener: &GatewayListener, port: u16, name: &str) -> bool {
+pub(super) fn is_at(listener: &GatewayListener, port: u16, name: &str) -> bool {
     (port == 0 || port == listener.port) && (name.is_empty() || name == listener.name)
 }
 
-/// Returns the rule that closes the first of these listeners; `None`: one of them is open, or there is none.
-fn closing<'a>(listeners: impl IntoIterator<Item = &'a GatewayListener>) -> Option<&'a PolicyRule> {
-    // A rule of a policy has the name of that.
-    let closes = |r: &&PolicyRule| r.action == Action::Deny && r.name.starts_with("Gateway/");
+/// Returns what closes the first of these listeners. `of_rule`: the policy of a route's rule, which may close each of them to the
+/// requests that this takes. `None`: one of them is open, or there is none.
+pub(super) fn closing<'a>(
+    listeners: impl IntoIterator<Item = &'a GatewayListener>,
+    of_rule: Option<&'a Policy>,
+) -> Option<&'a PolicyRule> {
     let mut first = None;
     for listener in listeners {
-        let by = listener.policy.as_deref()?.rules.iter().find(closes)?;
+        let policies = [listener.policy.as_deref(), of_rule];
+        let mut rules = policies.into_iter().flatten().flat_map(|p| &p.rules);
+        let by = rules.find(|rule| closes(rule, listener.port))?;
         first.get_or_insert(by);
     }
     first
+}
+
+/// Whether a rule denies everybody everything at a port, as the one that closes a port does, and the one in the place of an
+/// object that cannot be read.
+fn closes(rule: &PolicyRule, port: u16) -> bool {
+    let has = |all: &str| rule.networks.iter().any(|n| n.to_string() == all);
+    rule.action == Action::Deny
+        && rule.matches.is_empty()
+        && (rule.ports.is_empty() || rule.ports.contains(&port))
+        && has("0.0.0.0/0")
+        && has("::/0")
 }
 
 fn at(listener: &GatewayListener) -> String {

@@ -1,12 +1,14 @@
 //! Where a call goes.
 
 use super::verdict::Way;
-use super::{Call, conditions};
+use super::{Call, conditions, entrance};
 use crate::index::{Index, gateways, splits};
 use tulle_api::v1;
 use tulle_model::identity::SpiffeId;
 use tulle_model::pattern;
-use tulle_model::resource::{PathMatch, PolicyRule, Route, RouteMatch, RouteRule, Service, Target};
+use tulle_model::resource::{
+    Gateway, GatewayListener, PathMatch, PolicyRule, Route, RouteMatch, RouteRule, Service, Target,
+};
 
 impl Index {
     /// Follows routes and splits.
@@ -31,18 +33,23 @@ impl Index {
         let here = |r: &&Route| gateway.is_some() || r.port == 0 || r.port == call.port;
         let routes: Vec<&Route> = routes.iter().filter(here).collect();
         if let Some(gateway) = gateway.as_ref().filter(|_| call.opaque)
-            && let Some(by) = super::entrance::connections(gateway, &service.name, call, answer)
+            && let Some(by) = entrance::connections(gateway, &service.name, call, answer)
         {
             return closed(by, call, answer);
         }
         if call.opaque || (routes.is_empty() && gateway.is_none()) {
             return without_route(service, call, answer);
         }
-        let Some((route, rule, index)) = best(&routes, call, &mut answer.conflicts) else {
+        let conflicts = &mut answer.conflicts;
+        let found = match &gateway {
+            Some(gateway) => best_at(gateway, &service.name, call, conflicts),
+            None => best(&routes, call, conflicts).map(|found| (found, None)),
+        };
+        let Some(((route, rule, index), closed_by)) = found else {
             if gateway.is_none() && !service.split.is_empty() {
                 return without_route(service, call, answer);
             }
-            if let Some(by) = gateway.as_ref().and_then(super::entrance::closed) {
+            if let Some(by) = gateway.as_ref().and_then(entrance::closed) {
                 return closed(by, call, answer);
             }
             answer.reason = format!(
@@ -58,9 +65,10 @@ impl Index {
             false => format!("rules[{index}] ({})", rule.name),
         };
         super::limits::of_rule(rule, answer);
-        if let Some(gateway) = &gateway
-            && let Some(by) = super::entrance::requests(gateway, route, rule, call, answer)
-        {
+        if let Some(gateway) = &gateway {
+            entrance::requests(gateway, route, rule, call, answer);
+        }
+        if let Some(by) = closed_by {
             return closed(by, call, answer);
         }
         let weighted = rule.backends.iter().filter(|b| b.weight > 0);
@@ -198,13 +206,66 @@ pub(super) fn whole(pattern: &str, text: &str) -> bool {
     pattern::compile(pattern).is_ok_and(|regex| regex.is_match(text.as_bytes()))
 }
 
+/// A rule that takes a request, with its route and its place there.
+type Taken<'a> = (&'a Route, &'a RouteRule, usize);
+
+/// Returns the rule that takes a request at a gateway: of those at listeners that let it in, if there is one. Else the second
+/// value is what closes the listeners, and the rule is one that leads to the service, if there is one.
+fn best_at<'a>(
+    gateway: &'a Gateway,
+    service: &str,
+    call: &Call<'_>,
+    conflicts: &mut Vec<String>,
+) -> Option<(Taken<'a>, Option<&'a PolicyRule>)> {
+    let mut routes: Vec<&Route> = gateway.routes.iter().collect();
+    let mut listeners: Vec<&GatewayListener> = entrance::listeners(gateway).collect();
+    let mut closed: Option<(Taken<'a>, &'a PolicyRule, Vec<String>)> = None;
+    loop {
+        let mut told = Vec::new();
+        let Some(found) = best(&routes, call, &mut told) else {
+            break;
+        };
+        // Its object takes the request at each of its own listeners, so no other route lets it in there.
+        let (own, others): (Vec<&GatewayListener>, Vec<&GatewayListener>) = listeners
+            .into_iter()
+            .partition(|l| entrance::is_attached(gateway, found.0, l));
+        let leads_there = leads(found.1, service);
+        // A listener before these, which is closed, leads to the service.
+        let missed = closed.as_ref().is_some_and(|c| leads(c.0.1, service));
+        match entrance::closing(own, found.1.policy.as_deref()) {
+            None if leads_there || !missed => {
+                conflicts.extend(told);
+                return Some((found, None));
+            }
+            Some(by) if closed.is_none() || (leads_there && !missed) => {
+                closed = Some((found, by, told));
+            }
+            _ => {}
+        }
+        listeners = others;
+        routes.retain(|r| {
+            listeners
+                .iter()
+                .any(|l| entrance::is_at(l, r.port, &r.listener))
+        });
+    }
+    let (found, by, told) = closed?;
+    conflicts.extend(told);
+    Some((found, Some(by)))
+}
+
+fn leads(rule: &RouteRule, service: &str) -> bool {
+    let mut backends = rule.backends.iter();
+    backends.any(|b| b.weight > 0 && b.service == service)
+}
+
 /// Returns the rule with the most specific match, as Gateway API orders them: exact path, longest
 /// prefix, method, most headers; then the first. Routes that have the same match go to `conflicts`.
 fn best<'a>(
     routes: &[&'a Route],
     call: &Call<'_>,
     conflicts: &mut Vec<String>,
-) -> Option<(&'a Route, &'a RouteRule, usize)> {
+) -> Option<Taken<'a>> {
     let everything = RouteMatch::default();
     let mut best: Option<(Rank, &Route, &RouteRule, usize)> = None;
     let mut equal: Vec<(&Route, usize)> = Vec::new();

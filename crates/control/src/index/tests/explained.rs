@@ -1,4 +1,5 @@
-//! Explanations of several backends, of missing ones, of raw TCP, and of ports that are closed.
+//! Explanations of several backends, of missing ones, of raw TCP, and of ports that are closed. Those of gateways are in
+//! `entrances`.
 
 use super::*;
 
@@ -223,7 +224,7 @@ fn conditions_are_judged_for_a_request_without_headers() {
 }
 
 /// RateLimits whose regular expressions for the path no rule can have together.
-fn contradicting(target: &Value) -> [Edit; 3] {
+pub(super) fn contradicting(target: &Value) -> [Edit; 3] {
     ["x", "y", "z"].map(|name| {
         let path = json!({ "type": "RegularExpression", "value": format!("/{name}.*") });
         let rule = json!({ "to": { "paths": [path] }, "requests": { "count": 1 } });
@@ -232,8 +233,8 @@ fn contradicting(target: &Value) -> [Edit; 3] {
     })
 }
 
-const CONTRADICTION: &str = "RateLimit/x and RateLimit/y and RateLimit/z have conditions that no rule can have both of \
-                             (regular expressions for the path): make them one object";
+pub(super) const CONTRADICTION: &str = "RateLimit/x and RateLimit/y and RateLimit/z have conditions that no rule can have \
+                                        both of (regular expressions for the path): make them one object";
 
 #[test]
 fn a_port_that_is_closed_is_denied_with_the_reason() {
@@ -347,60 +348,4 @@ fn a_port_that_one_of_several_replicas_closes_is_denied() {
         assert_eq!(allows(&at_shop(port)), Ok(false), "{port}");
         assert_eq!(allows(&at_shop(port)), Ok(false), "{port}");
     }
-}
-
-const GROUP: &str = "gateway.networking.k8s.io";
-
-#[test]
-fn a_call_by_a_gateway_whose_listeners_are_all_closed_is_denied() {
-    let mut index = shop();
-    let denied = |index: &Index, to: &str, port: u16, seen: &str| {
-        let answer = ask(index, "edge", to, "GET", "/");
-        assert!(!answer.allowed, "{answer:?}");
-        let why = format!("Gateway/edge: port {port} is closed ({CONTRADICTION})");
-        assert_eq!(answer.reason, format!("{why} denies it: {seen}"));
-        assert_eq!(answer.policy, why);
-    };
-    assert!(ask(&index, "edge", "gateway", "GET", "/").allowed);
-    let edge = json!({ "group": GROUP, "kind": "Gateway", "name": "edge" });
-    index.apply(contradicting(&edge));
-    denied(&index, "gateway", 8080, "answered with 403");
-    // Where no route takes the request it is no other.
-    index.apply([Edit::Delete {
-        kind: "HTTPRoute".into(),
-        name: "shop".into(),
-    }]);
-    denied(&index, "gateway", 8080, "answered with 403");
-
-    let listeners = json!([
-        { "name": "web", "port": 8080, "protocol": "HTTP" },
-        { "name": "db", "port": 5432, "protocol": "TCP" },
-    ]);
-    let backends = json!([{ "name": "db", "port": 5432 }]);
-    let tcp = json!({
-        "parentRefs": [{ "name": "edge" }], "rules": [{ "backendRefs": backends }],
-    });
-    index.apply([
-        object(
-            "gateway.networking.k8s.io/v1",
-            "Gateway",
-            "edge",
-            json!({ "listeners": listeners }),
-        ),
-        object("gateway.networking.k8s.io/v1alpha2", "TCPRoute", "db", tcp),
-    ]);
-    denied(&index, "db", 5432, "the connection is reset");
-}
-
-#[test]
-fn a_listener_that_is_closed_is_named_with_the_reason() {
-    let mut index = shop();
-    let web = json!({ "group": GROUP, "kind": "Gateway", "name": "edge", "sectionName": "web" });
-    index.apply(contradicting(&web));
-    let answer = ask(&index, "edge", "gateway", "GET", "/");
-    let rows = answer.considered.into_iter();
-    let rows = rows.filter(|c| c.kind == "Gateway");
-    let rows: Vec<_> = rows.map(|c| (c.name, c.outcome)).collect();
-    let why = format!("edge: port 8080 is closed ({CONTRADICTION})");
-    assert_eq!(rows, [(why, "at listener web: denies".to_owned())]);
 }

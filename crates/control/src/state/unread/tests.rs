@@ -326,17 +326,22 @@ fn no_token_of_a_host_is_spent_while_a_revocation_cannot_be_read() {
 }
 
 #[test]
-fn a_denial_at_a_gateway_or_its_route_names_what_cannot_be_read() {
+fn a_call_by_a_gateway_is_denied_where_a_policy_about_it_or_its_route_cannot_be_read() {
     let version = "gateway.networking.k8s.io/v1";
     let rules = json!([{ "backendRefs": [{ "name": "b", "port": 80 }] }]);
     let route = json!({ "parentRefs": [{ "name": "g" }], "rules": rules });
     let route = manifest(version, "HTTPRoute", "r", &route);
+    let account = |name: &str| json!({ "kind": "ServiceAccount", "name": name });
+    let target = json!({ "destination": account("b"), "sources": [account("g")] });
+    let version = "access.smi-spec.io/v1alpha3";
+    let target = manifest(version, "TrafficTarget", "g", &target);
+    let objects = [route, target];
     for kind in ["Gateway", "HTTPRoute"] {
         let name = if kind == "Gateway" { "g" } else { "r" };
         let target = json!({ "group": "gateway.networking.k8s.io", "kind": kind, "name": name });
         let spec = json!({ "targetRefs": [target] });
         let state = started(&manifest(NEWER, "AuthorizationPolicy", "p", &spec));
-        apply(&state, std::slice::from_ref(&route));
+        apply(&state, &objects);
         let told = problems(&state, "AuthorizationPolicy/p");
         let asked = v1::ExplainRequest {
             from: "g".into(),
@@ -344,10 +349,18 @@ fn a_denial_at_a_gateway_or_its_route_names_what_cannot_be_read() {
             ..Default::default()
         };
         let answer = state.explain(&asked).unwrap();
-        assert!(answer.reason.ends_with(&told[0]), "{answer:?}");
+        assert!(!answer.allowed, "{answer:?}");
+        assert_eq!(answer.policy, "AuthorizationPolicy/p", "{kind}");
+        let reason = "AuthorizationPolicy/p denies it: answered with 403";
+        assert_eq!(answer.reason, format!("{reason}; {}", told[0]));
         // A workload does not come by it.
         let reason = explained(&state, "b").reason;
         assert!(!reason.contains("cannot read"), "{reason}");
+        // Nothing else keeps the gateway from it.
+        let deleted = state.delete(&Actor::Operator, "AuthorizationPolicy", "p");
+        assert!(deleted.unwrap());
+        let answer = state.explain(&asked).unwrap();
+        assert!(answer.allowed, "{answer:?}");
     }
 }
 
