@@ -17,11 +17,18 @@ use tests_local::{
 const REVIEWS: &str = "/bookinfo-reviews/reviews/a071c269-369c-4f79-be03-6a41f27d6b5f";
 const APPLICATIONS: [&str; 5] = ["ratings", "reviews", "details", "productpage", "gateway"];
 
-/// Whether a process runs the program that is in this file now.
+/// Whether a process runs the program that is in this file now. It is mapped, and what the kernel executes may be qemu.
 fn runs(pid: i32, program: &Path) -> bool {
-    let file = |path: &Path| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    let own = file(Path::new(&format!("/proc/{pid}/exe")));
-    own.is_some() && own == file(program)
+    let Ok(file) = fs::metadata(program) else {
+        return false;
+    };
+    let (inode, name) = (file.ino().to_string(), program.file_name());
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(4);
+        let is_file = fields.next() == Some(&*inode);
+        is_file && fields.next().and_then(|path| Path::new(path).file_name()) == name
+    })
 }
 
 /// Makes other files of the same names, as `install` does.
