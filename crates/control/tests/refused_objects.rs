@@ -5,30 +5,18 @@
 mod alone;
 mod common;
 
-use alone::{Alone, Nobody};
+use alone::cluster;
 use serde_json::json;
-use std::sync::Arc;
 use tulle_api::v1;
-use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::Cluster;
 use tulle_control::index::{Edit, ObjectProblem};
 use tulle_control::observe::Observer;
 use tulle_control::{Controller, ControllerConfig, RunningController, StoreKind, read_object};
-use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
 
 async fn controller(config: ControllerConfig) -> RunningController {
-    let cluster = Cluster {
-        trust_domain: TrustDomain::parse("tulle.local").unwrap(),
-        namespace: "tulle-system".to_owned(),
-        roots: Roots::generate().unwrap(),
-        keeper: Arc::<Alone>::default(),
-        issuer: None,
-        issuer_roots: Vec::new(),
-        accounts: Arc::new(Nobody),
-        more_metrics: Arc::new(|_| {}),
-    };
-    Controller::start_in_cluster(config, cluster).await.unwrap()
+    Controller::start_in_cluster(config, cluster("tulle.local"))
+        .await
+        .unwrap()
 }
 
 /// A policy that denies everybody, with the name that the index has.

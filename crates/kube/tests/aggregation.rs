@@ -5,7 +5,7 @@
 #[path = "../../control/tests/common/alone.rs"]
 mod alone;
 
-use alone::{Alone, Nobody};
+use alone::cluster;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -26,11 +26,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind};
 use tulle_kube::smi;
-use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_model::identity::SpiffeId;
 
 const LONG: Duration = Duration::from_secs(60);
 const NAME: &str = "tulle-controller.tulle-system.svc";
@@ -134,16 +133,7 @@ async fn idle_connections_do_not_keep_the_front_proxy_out() {
         least_key_refresh: LEAST_REFRESH,
         observe: false,
     };
-    let cluster = Cluster {
-        trust_domain: TrustDomain::parse("cluster.local").unwrap(),
-        namespace: "tulle-system".to_owned(),
-        roots: Roots::generate().unwrap(),
-        keeper: Arc::<Alone>::default(),
-        issuer: None,
-        issuer_roots: Vec::new(),
-        accounts: Arc::new(Nobody),
-        more_metrics: Arc::new(|_| {}),
-    };
+    let cluster = cluster("cluster.local");
     let controller = Controller::start_in_cluster(config, cluster).await.unwrap();
     let feed = controller.feed();
     let authority = Authority::from_roots(Roots::generate().unwrap()).unwrap();

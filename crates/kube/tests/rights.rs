@@ -6,7 +6,7 @@
 #[path = "../../control/tests/common/alone.rs"]
 mod alone;
 
-use alone::{Alone, Nobody};
+use alone::cluster;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -16,19 +16,15 @@ use kube::{Client, Config as ClientConfig};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Controller, ControllerConfig, HOST_AWAY, StoreKind};
 use tulle_kube::gateway::{self, MISSING, Surroundings, Texts, View};
 use tulle_kube::kinds::Missing;
 use tulle_kube::status::StatusUpdates;
-use tulle_model::identity::TrustDomain;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -97,16 +93,7 @@ async fn without_the_rights_of_gateways_the_controller_becomes_ready() {
         least_key_refresh: LEAST_REFRESH,
         observe: false,
     };
-    let cluster = Cluster {
-        trust_domain: TrustDomain::parse("cluster.local").unwrap(),
-        namespace: "tulle-system".to_owned(),
-        roots: Roots::generate().unwrap(),
-        keeper: Arc::<Alone>::default(),
-        issuer: None,
-        issuer_roots: Vec::new(),
-        accounts: Arc::new(Nobody),
-        more_metrics: Arc::new(|_| {}),
-    };
+    let cluster = cluster("cluster.local");
     let controller = Controller::start_in_cluster(config, cluster).await.unwrap();
     let settings = json!({
         "image": "proxy", "controller": "tulle-controller:15010", "trustDomain": "cluster.local",

@@ -7,7 +7,7 @@ mod alone;
 #[path = "../../control/tests/common/group.rs"]
 mod group;
 
-use alone::{Alone, Nobody};
+use alone::cluster;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -23,12 +23,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tulle_control::ca::Authority;
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::Cluster;
 use tulle_control::jwks::LEAST_REFRESH;
 use tulle_control::{Controller, ControllerConfig, HOST_AWAY, RunningController, StoreKind};
 use tulle_kube::scrape::Unscraped;
 use tulle_kube::webhook::{Bodies, Webhook, client_roots};
-use tulle_model::identity::{SpiffeId, TrustDomain};
+use tulle_model::identity::SpiffeId;
 use tulle_net::socket::raise_descriptor_limit;
 
 /// Where the API server and the kubelet connect from, and somebody else.
@@ -83,16 +82,7 @@ async fn start_for(client_roots: Option<Arc<RootCertStore>>) -> Servers {
         least_key_refresh: LEAST_REFRESH,
         observe: false,
     };
-    let cluster = Cluster {
-        trust_domain: TrustDomain::parse("cluster.local").unwrap(),
-        namespace: "tulle-system".to_owned(),
-        roots: Roots::generate().unwrap(),
-        keeper: Arc::<Alone>::default(),
-        issuer: None,
-        issuer_roots: Vec::new(),
-        accounts: Arc::new(Nobody),
-        more_metrics: Arc::new(|_| {}),
-    };
+    let cluster = cluster("cluster.local");
     let controller = Controller::start_in_cluster(config, cluster).await.unwrap();
     let feed = controller.feed();
 

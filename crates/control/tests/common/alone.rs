@@ -3,7 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 use tulle_control::ca::roots::Roots;
-use tulle_control::cluster::{Accounts, Keeper, ResponseFuture, ReviewError, ReviewFuture};
+use tulle_control::cluster::{
+    Accounts, Cluster, Keeper, ResponseFuture, ReviewError, ReviewFuture,
+};
+use tulle_model::identity::TrustDomain;
 
 /// Roots of another issuer, with its name.
 pub type Kept = Arc<Mutex<(String, Vec<Vec<u8>>)>>;
@@ -37,5 +40,19 @@ pub struct Nobody;
 impl Accounts for Nobody {
     fn review(&self, _: String) -> ReviewFuture {
         Box::pin(async { Err(ReviewError::Refused("nobody is known".into())) })
+    }
+}
+
+/// A cluster with roots of its own, for a mesh of this trust domain.
+pub fn cluster(trust_domain: &str) -> Cluster {
+    Cluster {
+        trust_domain: TrustDomain::parse(trust_domain).unwrap(),
+        namespace: "tulle-system".to_owned(),
+        roots: Roots::generate().unwrap(),
+        keeper: Arc::<Alone>::default(),
+        issuer: None,
+        issuer_roots: Vec::new(),
+        accounts: Arc::new(Nobody),
+        more_metrics: Arc::new(|_| {}),
     }
 }
