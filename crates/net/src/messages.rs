@@ -59,15 +59,22 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_message_of_several_pieces_is_one_and_one_that_is_too_long_ends_it() {
+    /// Has messages go one way over a pair of sockets.
+    fn over_a_pair(test: impl AsyncFnOnce(Incoming, Outgoing)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         runtime.unwrap().block_on(async {
             let (near, far) = UnixStream::pair().unwrap();
-            let (mut incoming, _open) = over(near, 1 << 20);
-            let (_open, mut outgoing) = over(far, 0);
+            let (incoming, _open) = over(near, 1 << 20);
+            let (_open, outgoing) = over(far, 0);
+            test(incoming, outgoing).await;
+        });
+    }
+
+    #[test]
+    fn a_message_of_several_pieces_is_one_and_one_that_is_too_long_ends_it() {
+        over_a_pair(async |mut incoming, mut outgoing| {
             // More than the kernel takes at once.
             let long = vec![7; 1 << 20];
             let sent = long.clone();
@@ -92,13 +99,7 @@ mod tests {
 
     #[test]
     fn a_long_message_leaves_no_room_taken() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.unwrap().block_on(async {
-            let (near, far) = UnixStream::pair().unwrap();
-            let (mut incoming, _open) = over(near, 1 << 20);
-            let (_open, mut outgoing) = over(far, 0);
+        over_a_pair(async |mut incoming, mut outgoing| {
             let (sent, received) = tokio::join!(outgoing.send(vec![7; 1 << 20]), incoming.next());
             sent.unwrap();
             assert_eq!(received.unwrap().unwrap().len(), 1 << 20);

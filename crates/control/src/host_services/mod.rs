@@ -20,7 +20,7 @@ use tulle_api::v1;
 /// Most bytes of names that proxies of this host want: with versions, the first request has to fit into what a controller reads.
 const MOST_BYTES: usize = 1024 * 1024;
 /// Most bytes of services that are held: as many as the longest update, so that any service fits that a proxy can take.
-const MOST_HELD: usize = 64 * 1024 * 1024;
+const MOST_HELD: usize = upstream::MAX_UPDATE_BYTES;
 
 /// The services that proxies of this host want.
 pub struct HostServices {
@@ -168,8 +168,7 @@ impl HostServices {
         self.changed.notify_one();
     }
 
-    /// Leaves proxies to the controller until what the others want fits, first those that take the most room. Returns the
-    /// names that nobody wants any longer.
+    /// Leaves proxies to the controller until what the others want fits. Returns the names that nobody wants any longer.
     fn make_room(&self, wanted: &mut Wanted) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while wanted.held > MOST_HELD

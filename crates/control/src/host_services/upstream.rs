@@ -20,7 +20,7 @@ const REFUSED: Duration = Duration::from_mins(5);
 /// How long proxies wait for the next subscription before they look to the controller: what they say then costs more.
 const MOMENT: Duration = Duration::from_secs(2);
 /// Longest update, as of proxies.
-const MAX_UPDATE_BYTES: usize = 64 << 20;
+pub(super) const MAX_UPDATE_BYTES: usize = 64 << 20;
 
 /// Whatever ends the subscriptions, proxies do not count on them any more.
 struct Ended<'a>(&'a HostServices);

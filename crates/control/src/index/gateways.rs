@@ -75,7 +75,7 @@ fn gateway_and_problems(
         return None;
     }
     let listeners = spec.listeners.iter();
-    let mut room = Room::of_gateway();
+    let mut room = Room::of_ports();
     let places = |route: &str, parent: &ParentRef, takes: fn(&ListenerSpec) -> bool| {
         if is_service(parent) || parent.name != name.as_str() {
             return Vec::new();

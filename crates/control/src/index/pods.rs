@@ -10,7 +10,6 @@ use super::{egress, inbound, policy, protocols};
 use own_ports::{MOST_OF_RULES, OwnPorts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::slice;
 use tulle_model::manifest::WorkloadPort;
 use tulle_model::namespaced::{Namespaced, ObjectName};
 use tulle_model::resource::{
@@ -314,8 +313,8 @@ impl Counted {
     /// Adds the bytes of their ports to those that the rules had before: they may have many more ports of the pod than
     /// they name.
     fn new(rules: Vec<PolicyRule>, before: usize) -> Self {
-        let ports = rules.iter().map(|rule| slice::from_ref(&rule.ports));
-        let bytes = before + ports.map(room::bytes).sum::<usize>();
+        let ports: Vec<&Vec<u16>> = rules.iter().map(|rule| &rule.ports).collect();
+        let bytes = before + room::bytes(&ports);
         Self { rules, bytes }
     }
 }
@@ -360,7 +359,7 @@ type OfObject = (Option<About>, Vec<PolicyRule>);
 
 /// The rules of a pod's account and of its services, with the ports that they name.
 struct Rules {
-    /// Those of objects that only watch come last.
+    /// Objects that only watch come last.
     objects: Vec<OfObject>,
     /// The bytes of those that decide.
     deciding: usize,

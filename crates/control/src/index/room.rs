@@ -61,8 +61,9 @@ impl Room {
         }
     }
 
-    /// The room of a gateway's listeners.
-    pub(super) fn of_gateway() -> Self {
+    /// The room of a gateway's listeners, or of a pod without a sidecar, of whose rules nothing is kept but the ports that they
+    /// name.
+    pub(super) fn of_ports() -> Self {
         Self::new(MOST_OF_PORTS)
     }
 
@@ -71,11 +72,6 @@ impl Room {
     pub(super) fn of_workload(inputs: &Inputs, namespace: &str) -> Self {
         let cluster = inputs.cluster.as_ref();
         Self::new(cluster.map_or(MOST_OF_PORTS, |cluster| cluster.shares.each(namespace)))
-    }
-
-    /// The room of a pod without a sidecar: nothing is kept of its rules but the ports that they name.
-    pub(super) fn of_plain_pod() -> Self {
-        Self::new(MOST_OF_PORTS)
     }
 
     /// The room of a pod without an address: it has no share yet, and there may be very many that never run.

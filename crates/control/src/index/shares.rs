@@ -20,7 +20,7 @@ impl Shares {
         match (pod.sidecar, pod.has_share()) {
             (true, true) => Room::new(self.each(pod.name.namespace())),
             (true, false) => Room::of_waiting_pod(),
-            (false, _) => Room::of_plain_pod(),
+            (false, _) => Room::of_ports(),
         }
     }
 

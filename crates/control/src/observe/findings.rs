@@ -142,7 +142,22 @@ mod tests {
     use crate::ca::Authority;
     use crate::state::{Actor, MeshState};
     use crate::store::{Memory, Store, Write};
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    /// A mesh in whose store another version has left these objects, by kind and name.
+    fn observed(left: &[(&str, &str, Value)]) -> (Arc<MeshState>, Observer) {
+        let writes = left.iter().map(|(kind, name, left)| Write::Put {
+            kind: (*kind).to_owned(),
+            name: (*name).to_owned(),
+            json: left.to_string(),
+        });
+        let store = Arc::new(Memory::new());
+        store.commit(&writes.collect::<Vec<_>>()).unwrap();
+        let authority = Authority::open(&*store).unwrap();
+        let state = Arc::new(MeshState::load(store, authority).unwrap());
+        let observer = Observer::new(state.clone());
+        (state, observer)
+    }
 
     /// Findings about stored objects that cannot be read, with the objects that they lead to.
     fn unread(observer: &Observer) -> Vec<(Option<String>, String)> {
@@ -159,22 +174,14 @@ mod tests {
     #[test]
     fn what_denies_in_the_place_of_an_unread_object_is_refused_with_the_reason() {
         let kinds = ["Authentication", "AuthorizationPolicy", "RateLimit"];
-        let writes = kinds.map(|kind| {
+        let left = kinds.map(|kind| {
             let left = json!({
                 "apiVersion": "tulle.dev/v9", "kind": kind, "metadata": { "name": "p" },
                 "spec": { "targetRefs": [{ "name": "b" }] },
             });
-            Write::Put {
-                kind: kind.to_owned(),
-                name: "p".to_owned(),
-                json: left.to_string(),
-            }
+            (kind, "p", left)
         });
-        let store = Arc::new(Memory::new());
-        store.commit(&writes).unwrap();
-        let authority = Authority::open(&*store).unwrap();
-        let state = Arc::new(MeshState::load(store, authority).unwrap());
-        let observer = Observer::new(state.clone());
+        let (state, observer) = observed(&left);
 
         let found = unread(&observer);
         let places = found.iter().map(|(object, _)| object.as_deref());
@@ -208,16 +215,7 @@ mod tests {
             "apiVersion": "tulle.dev/v1alpha1", "kind": "Mesh", "metadata": { "name": "m" },
             "spec": { "newer": 1, "revoked": [{ "newer": 1 }] },
         });
-        let store = Arc::new(Memory::new());
-        let write = Write::Put {
-            kind: "Mesh".to_owned(),
-            name: "m".to_owned(),
-            json: left.to_string(),
-        };
-        store.commit(&[write]).unwrap();
-        let authority = Authority::open(&*store).unwrap();
-        let state = Arc::new(MeshState::load(store, authority).unwrap());
-        let observer = Observer::new(state.clone());
+        let (state, observer) = observed(&[("Mesh", "m", left)]);
 
         let found = unread(&observer);
         let places = found.iter().map(|(object, _)| object.as_deref());

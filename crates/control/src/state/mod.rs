@@ -499,13 +499,15 @@ impl MeshState {
 
     /// Why a call is allowed or not.
     pub(crate) fn explain(&self, asked: &v1::ExplainRequest) -> Result<v1::Explanation, Refused> {
-        if asked.at_unix_seconds > 0 {
+        let answer = match asked.at_unix_seconds {
+            0 => {
+                let explained = self.index().explain(asked);
+                explained.map_err(|e| Refused::NotFound(e.to_string()))?
+            }
             #[allow(clippy::cast_precision_loss)] // seconds of this century
-            return self.explain_at(asked, asked.at_unix_seconds as f64);
-        }
-        let explained = self.index().explain(asked);
-        let explained = explained.map(|answer| self.with_unread(answer));
-        explained.map_err(|e| Refused::NotFound(e.to_string()))
+            then => self.explain_at(asked, then as f64)?,
+        };
+        Ok(self.with_unread(answer))
     }
 }
 

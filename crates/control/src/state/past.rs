@@ -129,7 +129,6 @@ impl MeshState {
             index.before(undone)
         };
         let explained = past.explain(asked);
-        let explained = explained.map(|answer| self.with_unread(answer));
         explained.map_err(|e| Refused::NotFound(e.to_string()))
     }
 

@@ -108,12 +108,15 @@ pub(super) fn closing<'a>(
 /// Whether a rule denies everybody everything at a port, as the one that closes a port does, and the one in the place of an
 /// object that cannot be read.
 fn closes(rule: &PolicyRule, port: u16) -> bool {
-    let has = |all: &str| rule.networks.iter().any(|n| n.to_string() == all);
     rule.action == Action::Deny
         && rule.matches.is_empty()
         && (rule.ports.is_empty() || rule.ports.contains(&port))
-        && has("0.0.0.0/0")
-        && has("::/0")
+        && has_network(rule, "0.0.0.0/0")
+        && has_network(rule, "::/0")
+}
+
+fn has_network(rule: &PolicyRule, network: &str) -> bool {
+    rule.networks.iter().any(|n| n.to_string() == network)
 }
 
 fn at(listener: &GatewayListener) -> String {
@@ -150,7 +153,7 @@ fn add(
         false => all.any(|m| matches(m, call, denies).is_ok()),
     };
     let here = port.is_none_or(|p| rule.ports.is_empty() || rule.ports.contains(&p));
-    let everybody = rule.networks.iter().any(|n| n.to_string() == "0.0.0.0/0");
+    let everybody = has_network(rule, "0.0.0.0/0");
     let outcome = match (meant && here, everybody) {
         (false, _) => "does not match".to_owned(),
         (true, false) => format!("{}: the client's address decides", would(rule.action)),

@@ -39,6 +39,17 @@ pub(super) fn a_service(
     }
 }
 
+/// Has the first port of a service lead to a thousand of its pod, the first of which is 9000.
+pub(super) fn lead_to_a_thousand(service: &mut ClusterService) {
+    let endpoints = &mut service.ports[0].endpoints;
+    let first = endpoints[0].clone();
+    endpoints.extend((9001..10_000).map(|own| {
+        let mut endpoint = first.clone();
+        endpoint.address.set_port(own);
+        endpoint
+    }));
+}
+
 pub(super) fn a_pod(name: &str, account: &str, ip: &str, ports: &[u16]) -> ClusterPod {
     ClusterPod {
         workload: std::sync::Arc::default(),

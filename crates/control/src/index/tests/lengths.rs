@@ -1,7 +1,7 @@
 //! Objects may be as long as a store takes them, and so may those they refer to. The index reads them under a lock that
 //! the whole mesh waits for, so neither its work nor what it makes of them grows with the product of their lengths.
 
-use super::bounds::{a_service, of_shop};
+use super::bounds::{a_service, lead_to_a_thousand, of_shop};
 use super::cluster::cluster;
 use super::unions::{about, closed, leading, port, the_pod};
 use super::*;
@@ -310,13 +310,7 @@ fn rules_with_too_many_ports_together_allow_none_and_deny_all() {
         let Edit::Service(mut service) = leading("c", None) else {
             panic!("it is a Service");
         };
-        let endpoints = &mut service.ports[0].endpoints;
-        let first = endpoints[0].clone();
-        endpoints.extend((9001..10_000).map(|own| {
-            let mut endpoint = first.clone();
-            endpoint.address.set_port(own);
-            endpoint
-        }));
+        lead_to_a_thousand(&mut service);
         Edit::Service(service)
     };
     let rule = json!({ "from": { "serviceAccounts": ["front"] }, "to": { "ports": [80] } });

@@ -1,7 +1,7 @@
 //! Pods of a namespace share the room of what their rules repeat: how large shares are, what closes ports, and what is
 //! left out or said before.
 
-use super::bounds::{a_pod, a_service, of_shop};
+use super::bounds::{a_pod, a_service, lead_to_a_thousand, of_shop};
 use super::cluster::named;
 use super::lengths::shop;
 use super::repeated::{plugin_of, told};
@@ -137,13 +137,7 @@ fn ports_that_rules_get_of_a_pod_count_in_its_share() {
         &[(80, None, 9000)],
         &[("10.244.0.5", Some("web-1"))],
     );
-    let endpoints = &mut service.ports[0].endpoints;
-    let first = endpoints[0].clone();
-    endpoints.extend((9001..10_000).map(|own| {
-        let mut endpoint = first.clone();
-        endpoint.address.set_port(own);
-        endpoint
-    }));
+    lead_to_a_thousand(&mut service);
     let from = json!({ "serviceAccounts": ["front"] });
     let rule = json!({ "from": from, "to": { "ports": [80] } });
     let spec = json!({ "targetRefs": about("c"), "rules": vec![rule; 500] });

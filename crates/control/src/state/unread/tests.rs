@@ -287,7 +287,7 @@ fn certificates_are_renewed_again_once_what_the_mesh_revokes_is_in_force() {
     let mended = manifest(TULLE, "Mesh", "m", &spec);
     let revoked = state.revoked();
     let refused = std::thread::scope(|scope| {
-        // Nobody is told what is revoked as long as somebody looks at it.
+        // Revocations stay as they are as long as somebody looks at them.
         let looked_at = revoked.borrow();
         let applying = scope.spawn(|| apply(&state, &[mended]));
         // The trust domain is told just before.

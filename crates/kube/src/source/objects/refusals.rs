@@ -1,7 +1,7 @@
 //! Counts refused objects, and tells the index why each is refused and what is in force in its place: who asks the
 //! controller about the mesh sees what the index has, and not the object of the API server.
 
-use super::{Id, MESH, Objects, Seen};
+use super::{Id, MESH, Objects};
 use crate::metrics::RefusedObjects;
 use crate::source::kind_watches;
 use std::collections::BTreeMap;
@@ -26,20 +26,20 @@ impl Objects {
 
     /// Tells the index of refused objects, as of the last look; `None`: it was told the same before.
     pub(in crate::source) fn refusals(&mut self) -> Option<Edit> {
-        let refused = self.seen.iter().filter(|(_, seen)| seen.refused.is_some());
         let mut of_namespaces: BTreeMap<&str, usize> = BTreeMap::new();
-        let ranked = refused.map(|(id, seen)| {
-            let before = of_namespaces.entry(id.1.namespace()).or_default();
-            *before += 1;
-            (*before, id, seen)
+        let ranked = self.seen.iter().filter_map(|(id, seen)| {
+            let why = seen.refused.as_deref()?;
+            let rank = of_namespaces.entry(id.1.namespace()).or_default();
+            *rank += 1;
+            Some((*rank, id, seen.was_valid, why))
         });
-        let mut refused: Vec<(usize, &Id, &Seen)> = ranked.collect();
+        let mut refused: Vec<_> = ranked.collect();
         // The Mesh comes first: its settings are everybody's, and who shows a few shows the first. Then come one of each
         // namespace, and a second one: however many one tenant makes, those of others are told.
-        refused.sort_by_key(|(rank, id, _)| (!is_mesh(id), *rank));
+        refused.sort_by_key(|(rank, id, ..)| (!is_mesh(id), *rank));
         let more = refused.len().saturating_sub(MAX_TOLD);
         let told = refused.into_iter().take(MAX_TOLD);
-        let told = told.filter_map(|(_, id, seen)| self.refusal(id, seen));
+        let told = told.map(|(_, id, was_valid, why)| self.refusal(id, was_valid, why));
         let mut all: Vec<ObjectProblem> = told.collect();
         if more > 0 {
             all.push(ObjectProblem {
@@ -53,21 +53,20 @@ impl Objects {
         })
     }
 
-    /// Describes a refused object; `None`: it is not refused.
-    fn refusal(&self, id: &Id, seen: &Seen) -> Option<ObjectProblem> {
-        let why = seen.refused.as_deref()?;
+    /// Describes a refused object.
+    fn refusal(&self, id: &Id, was_valid: bool, why: &str) -> ObjectProblem {
         let in_place = self.fed.get(id);
-        let instead = instead(id, seen.was_valid, in_place.is_some());
-        let why = why.get(..why.floor_char_boundary(MAX_WHY))?;
+        let instead = instead(id, was_valid, in_place.is_some());
+        let (why, _) = why.split_at(why.floor_char_boundary(MAX_WHY));
         let (kind, name) = (kind_watches::id(id.0), &id.1);
-        Some(ObjectProblem {
+        ObjectProblem {
             object: match in_place {
                 Some(object) => object.id(),
                 None if is_mesh(id) => self.base.id(),
                 None => String::new(),
             },
             text: format!("{kind}/{name}: it is refused ({why}); {instead}"),
-        })
+        }
     }
 }
 
