@@ -10,6 +10,7 @@ pub(crate) struct Line {
     ask: Notify,
     is_told: AtomicBool,
     changes: watch::Sender<u64>,
+    failures: watch::Sender<u64>,
     away: watch::Sender<bool>,
 }
 
@@ -19,6 +20,7 @@ impl Default for Line {
             ask: Notify::new(),
             is_told: AtomicBool::new(false),
             changes: watch::Sender::new(0),
+            failures: watch::Sender::new(0),
             away: watch::Sender::new(false),
         }
     }
@@ -75,11 +77,27 @@ impl Line {
 
     /// Returns a future that is ready when the line has become another than it is now.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut changes = self.changes.subscribe();
-        async move {
-            if changes.changed().await.is_err() {
-                std::future::pending().await
-            }
+        next(&self.changes)
+    }
+
+    /// No connection could be made. Of the requests that wait for one only the first is told so; the others wait for
+    /// the next try.
+    pub(crate) fn fail(&self) {
+        self.failures.send_modify(|failures| *failures += 1);
+    }
+
+    /// Returns a future that is ready when from now on no connection could be made.
+    pub(crate) fn failed(&self) -> impl Future<Output = ()> + Send + 'static {
+        next(&self.failures)
+    }
+}
+
+/// Waits for the next of what is counted.
+fn next(counted: &watch::Sender<u64>) -> impl Future<Output = ()> + Send + 'static {
+    let mut counted = counted.subscribe();
+    async move {
+        if counted.changed().await.is_err() {
+            std::future::pending().await
         }
     }
 }

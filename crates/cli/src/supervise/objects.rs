@@ -104,7 +104,12 @@ impl Watcher {
     }
 
     async fn follow(&mut self) -> Result<(), Status> {
-        let mut events = self.objects.watch(WatchRequest {}).await?.into_inner();
+        let failed = self.line.failed();
+        let opened = tokio::select! {
+            opened = self.objects.watch(WatchRequest {}) => opened,
+            () = failed => Err(Status::unavailable("no connection to the controller")),
+        };
+        let mut events = opened?.into_inner();
         let mut first = Some(Vec::new());
         loop {
             let message = events.message().await;
@@ -238,6 +243,35 @@ fn node_of(metadata: &Metadata) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::objects_over;
+    use std::future::pending;
+    use tonic::transport::Endpoint;
+    use tulle_proxy::control::dial;
+
+    #[tokio::test]
+    async fn a_line_that_answers_nothing_is_told_of_at_the_first_failure() {
+        let connect = dial::connector(pending);
+        let channel =
+            Endpoint::from_static("http://controller").connect_with_connector_lazy(connect);
+        let (tell, mut told) = mpsc::channel(1);
+        let line = Arc::new(Line::default());
+        let watcher = Watcher {
+            objects: objects_over(channel),
+            line: Arc::clone(&line),
+            tell,
+            longest: RECONNECT_FAR,
+            heard: Instant::now().checked_sub(SILENT * 2).unwrap(),
+        };
+        let watching = tokio::spawn(watcher.run());
+        let told = loop {
+            tokio::select! {
+                told = told.recv() => break told,
+                () = sleep(RECONNECT) => line.fail(),
+            }
+        };
+        assert!(matches!(told, Some(Change::Away)), "{told:?}");
+        watching.abort();
+    }
 
     fn workload(name: &str, node: Option<&str>) -> Object {
         let labels = node.map_or(String::new(), |n| {

@@ -219,10 +219,13 @@ fn what_was_counted_while_the_controller_was_away_is_told_once() {
     };
     eventually("the stranger is refused", || ask() == 403);
 
-    // The controller is gone, and the line with it: nothing answers any more.
+    // The controller is gone, and then the line: nothing answers any more. Of a line alone the host would hear in 40 s.
     let (centre, controller) = hosts.centre.supervisor_and_controller();
     signal(centre, Signal::STOP);
     signal(controller, Signal::KILL);
+    eventually("the host notices", || {
+        hosts.edge.status()["controller"]["away"] == true
+    });
     hosts.yard.cut();
     eventually("the host counts by itself", || {
         !kept(&hosts.edge).is_empty()

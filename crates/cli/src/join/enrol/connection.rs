@@ -42,7 +42,12 @@ impl Controller {
     pub(super) fn channel(self, present: Option<Arc<Mutex<Present>>>) -> Channel {
         let connect = dial::connector(move || {
             let (controller, present) = (self.clone(), present.clone());
-            async move { Ok(Box::new(controller.connect(present).await?) as Box<dyn Stream>) }
+            async move {
+                let line = Arc::clone(&controller.line);
+                let connected = controller.connect(present).await;
+                let stream = connected.inspect_err(|_| line.fail())?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }
         });
         Endpoint::from_static("http://controller").connect_with_connector_lazy(connect)
     }
@@ -84,5 +89,32 @@ impl Controller {
             }
         });
         Ok(near)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::objects_over;
+    use tulle_api::v1::WatchRequest;
+
+    #[tokio::test]
+    async fn a_connection_that_cannot_be_made_is_noted() {
+        let line = Arc::new(Line::default());
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let controller = Controller {
+            address: nobody.local_addr().unwrap(),
+            fingerprint: "0".repeat(64),
+            trust_domain: TrustDomain::parse("tulle.local").unwrap(),
+            line: Arc::clone(&line),
+            may_be_away: true,
+        };
+        drop(nobody);
+        let failed = line.failed();
+        let asked = objects_over(controller.channel(None))
+            .watch(WatchRequest {})
+            .await;
+        assert!(asked.is_err());
+        failed.await;
     }
 }
