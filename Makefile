@@ -293,11 +293,11 @@ web: ## the console's page: types, lint, tests with Chromium (also on a mesh tha
 	$(MAKE) --no-print-directory docs
 	cd web && node --test --test-reporter=spec test/docs/*.test.mjs
 
-# Its tests ask more of the machine than the others of the CI tier: without Node 20 they are left out, but not in CI.
-console-short: ## the console's story in Chromium, on a mesh that is up (Node 20)
+# These ask more of the machine than the others of the CI tier: without Node 20 they are left out, but not in CI.
+console-short: ## types, lint, unit tests and build of the console's page, and its story in Chromium, on a mesh that is up (Node 20)
 	@if [ "$$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -lt 20 ]; then \
 	echo "note: the console's story is skipped: it needs Node 20"; $(if $(EVERYTHING),false,true); else \
-	$(PACKAGES) chromium && $(IN_IMAGES) && web/check.sh --install && \
+	$(PACKAGES) chromium && web/check.sh && $(IN_IMAGES) && \
 	cd web && SHORT=1 node --test --test-reporter=spec test/mesh/story.test.mjs; fi
 
 docs: ## the documentation as pages, English and Chinese, in build/docs, with all links checked

@@ -58,6 +58,7 @@ const PAIRS: [string, string][] = [
   ["headers decide (it needs {0})", "取决于请求头（需要 {0!}）"],
   ["headers decide (match {0} needs {1})", "取决于请求头（匹配 {0} 需要 {1!}）"],
   ["headers decide (`when: {0}`)", "取决于请求头（`when: {0!}`）"],
+  ["the claims of its token decide (`when: {0}`)", "取决于其令牌的声明（`when: {0!}`）"],
   ["the host decides (it needs {0})", "取决于主机（需要 {0}）"],
   ["the condition `{0}` is not valid", "条件 `{0!}` 无效"],
   ["its condition does not hold (`when: {0}`)", "它的条件不成立（`when: {0!}`）"],
