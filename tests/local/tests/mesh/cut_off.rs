@@ -7,7 +7,9 @@ use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tests_local::{Client, Demo, RATING, eventually, free_port, id, pause, signal};
+use tests_local::{
+    Client, Demo, PATIENCE, RATING, eventually, free_port, holds_within, id, pause, signal,
+};
 
 /// Seconds that certificates last: the least that the mesh issues.
 pub(crate) const LIFETIME: u64 = 10;
@@ -153,6 +155,16 @@ pub(crate) fn call(address: SocketAddr) -> Result<(), String> {
         200 => Ok(()),
         status => Err(format!("{status} {}", answer.text())),
     }
+}
+
+/// Calls until it is answered.
+pub(crate) fn await_answer(address: SocketAddr) {
+    let mut last = Ok(());
+    let answered = holds_within(PATIENCE * 3, "ratings answers", || {
+        last = call(address);
+        last.is_ok()
+    });
+    assert!(answered, "ratings never answered: {last:?}");
 }
 
 /// Calls until then; each is answered.

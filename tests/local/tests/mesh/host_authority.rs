@@ -4,8 +4,8 @@
 
 use crate::cli_join::{only, terminate};
 use crate::cut_off::{
-    LIFETIME, Story, call, call_until, cut_power, is_ratings, joining, mesh, shown, sleeper,
-    start_again, two_hosts,
+    LIFETIME, Story, await_answer, call, call_until, cut_power, is_ratings, joining, mesh, shown,
+    sleeper, start_again, two_hosts,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn hosts_go_on_without_their_controller_and_come_back_to_it() {
     let mut joined = [story.join(&two, "two"), story.join(&three, "three")];
     story.await_authority("two", &["ratings", "spare"]);
     story.await_authority("three", &["caller"]);
-    eventually("ratings answers the other host", || call(ratings).is_ok());
+    await_answer(ratings);
     assert_eq!((shown(&two, "ratings"), shown(&three, "caller")), (1, 1));
 
     // Twice as long as any certificate of the centre lives.
@@ -36,7 +36,7 @@ fn hosts_go_on_without_their_controller_and_come_back_to_it() {
     // A sidecar that is restarted here goes on, too.
     signal(two.sidecar("ratings"), Signal::KILL);
     signal(three.sidecar("caller"), Signal::KILL);
-    eventually("both sidecars are back", || call(ratings).is_ok());
+    await_answer(ratings);
     call_until(ratings, past(2));
 
     // While the hosts are still cut off, the operator removes a workload of one of them.
@@ -49,7 +49,7 @@ fn hosts_go_on_without_their_controller_and_come_back_to_it() {
     eventually("the centre certifies both again", || {
         shown(&two, "ratings") == 1 && shown(&three, "caller") == 1
     });
-    eventually("ratings answers the other host", || call(ratings).is_ok());
+    await_answer(ratings);
     // Neither lost nor resurrected.
     assert_eq!(story.workloads(), ["caller", "ratings"]);
     eventually("the host has ended it", || {
@@ -91,7 +91,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     let made = story.token("two");
     let joined = story.join(&host, "two");
     story.await_authority("two", &["caller", "ratings"]);
-    eventually("ratings answers", || call(ratings).is_ok());
+    await_answer(ratings);
     assert_eq!(is_closed(), 403);
     let known = host.path().join("state/host-last-known");
     let await_known = |workloads: &[&str]| {
@@ -113,7 +113,7 @@ fn a_host_starts_again_although_no_controller_answers() {
         pause("certificates end", Duration::from_millis(100));
     }
     let mut joined = start_again(&host, &made, &[]);
-    eventually("ratings answers without a centre", || call(ratings).is_ok());
+    await_answer(ratings);
     assert_eq!((shown(&host, "ratings"), shown(&host, "caller")), (2, 2));
     assert_eq!(is_closed(), 403, "policy is as it was");
     eventually("it says that it is well", || {
@@ -136,7 +136,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     // Somebody takes connections in the place of the controller, and says nothing.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, story.port)).unwrap();
     let mut joined = start_again(&host, &made, &["--stay"]);
-    eventually("ratings answers without a centre", || call(ratings).is_ok());
+    await_answer(ratings);
     eventually("the new workload says what it waits for", || {
         let status = host.tulle(&["status"]).out;
         status.contains("cannot start while no controller answers")
@@ -152,7 +152,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     });
     assert_eq!(story.workloads(), ["caller", "late", "ratings"]);
     assert_eq!(host.status()["controller"]["away"], false);
-    eventually("ratings answers", || call(ratings).is_ok());
+    await_answer(ratings);
     assert_eq!(is_closed(), 403);
 
     // Shut down while the centre is there, and started while it is not.
@@ -162,7 +162,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     assert_eq!(story.workloads(), ["caller", "late", "ratings"]);
     story.kill();
     let mut joined = start_again(&host, &made, &[]);
-    eventually("ratings answers without a centre", || call(ratings).is_ok());
+    await_answer(ratings);
     eventually("all of it runs without a centre", || {
         host.application_now("late").is_some()
     });
@@ -184,7 +184,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     // Nor is one that was removed while it was off.
     let joined = story.join(&host, "two");
     story.await_authority("two", &["caller", "late", "ratings"]);
-    eventually("ratings answers", || call(ratings).is_ok());
+    await_answer(ratings);
     cut_power(&host, joined);
     assert!(known_file.exists());
     let removed = story.centre.tulle(&["delete", "node", "two"]);
@@ -234,7 +234,7 @@ fn hosts_go_on_alone_after_the_root_was_replaced() {
     let mut joined = [story.join(&two, "two"), story.join(&three, "three")];
     story.await_authority("two", &["ratings"]);
     story.await_authority("three", &["caller"]);
-    eventually("ratings answers the other host", || call(ratings).is_ok());
+    await_answer(ratings);
     let rotated = story.centre.tulle(&["ca", "rotate", "--hold", "1s"]);
     assert_eq!(rotated.code, 0, "{rotated:?}");
     assert_eq!(call(ratings), Ok(()));
@@ -254,7 +254,7 @@ pub(crate) fn assert_hosts_stop(authority: u64, serve: u64) {
     let joined = [story.join(&two, "two"), story.join(&three, "three")];
     story.await_authority("two", &["ratings"]);
     story.await_authority("three", &["caller"]);
-    eventually("ratings answers the other host", || call(ratings).is_ok());
+    await_answer(ratings);
     let token = story
         .centre
         .tulle(&["token", "create", "node/two", "-o", "json"]);

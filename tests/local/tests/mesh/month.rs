@@ -5,7 +5,8 @@
 
 use crate::cli_join::terminate;
 use crate::cut_off::{
-    LIFETIME, Story, call, call_until, cut_power, mesh, shown, sleeper, start_again, two_hosts,
+    LIFETIME, Story, await_answer, call, call_until, cut_power, mesh, shown, sleeper, start_again,
+    two_hosts,
 };
 use crate::host_authority::assert_hosts_stop;
 use rustix::process::Signal;
@@ -71,7 +72,7 @@ fn hosts_are_cut_off_for_most_of_a_month_and_come_back() {
     story.await_authority("four", &["visitor"]);
     let await_ratings = || {
         for address in [ratings, visited] {
-            eventually("ratings answers the other hosts", || call(address).is_ok());
+            await_answer(address);
         }
     };
     await_ratings();
@@ -116,9 +117,7 @@ fn hosts_are_cut_off_for_most_of_a_month_and_come_back() {
     let calls = load(ratings);
     cut_power(&four, of_four);
     joined.push(start_again(&four, &made, &[]));
-    eventually("ratings answers the host that came back", || {
-        call(visited).is_ok()
-    });
+    await_answer(visited);
     calls.assert_no_failure();
     assert_eq!(signed(), [2, 2, 2]);
     go_on(20 * LIFETIME);
