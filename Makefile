@@ -296,7 +296,7 @@ web: ## the console's page: types, lint, tests with Chromium (also on a mesh tha
 # These ask more of the machine than the others of the CI tier: without Node 20 they are left out, but not in CI.
 console-short: ## types, lint, unit tests and build of the console's page, and its story in Chromium, on a mesh that is up (Node 20)
 	@if [ "$$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)" -lt 20 ]; then \
-	echo "note: the console's story is skipped: it needs Node 20"; $(if $(EVERYTHING),false,true); else \
+	echo "note: the console's checks and its story are skipped: they need Node 20"; $(if $(EVERYTHING),false,true); else \
 	$(PACKAGES) chromium && web/check.sh && $(IN_IMAGES) && \
 	cd web && SHORT=1 node --test --test-reporter=spec test/mesh/story.test.mjs; fi
 

@@ -5,18 +5,16 @@
 #   web/check.sh              checks
 #   web/check.sh --write      also replaces crates/console/page by a fresh build
 #   web/check.sh --browser    also runs the tests in Chromium
-#   web/check.sh --install    only installs the libraries
 set -euo pipefail
 cd "$(dirname "$0")"
 
-write='' browser='' install=''
+write='' browser=''
 for word in "$@"; do
 	case $word in
 	--write) write=1 ;;
 	--browser) browser=1 ;;
-	--install) install=1 ;;
 	*)
-		echo "web/check.sh: unknown option $word; there are --write, --browser and --install" >&2
+		echo "web/check.sh: unknown option $word; there are --write and --browser" >&2
 		exit 2
 		;;
 	esac
@@ -31,7 +29,6 @@ if ! cmp -s package-lock.json node_modules/.installed; then
 	npm ci --silent
 	cp package-lock.json node_modules/.installed
 fi
-if [[ -n $install ]]; then exit; fi
 
 if grep -q '"resolved"' package-lock.json; then
 	echo "web/package-lock.json names a registry: run npm install here, .npmrc leaves them out" >&2

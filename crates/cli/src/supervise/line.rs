@@ -5,25 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Notify, watch};
 
 /// The line. On the controller's own host nothing happens to it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Line {
     ask: Notify,
     is_told: AtomicBool,
     changes: watch::Sender<u64>,
     failures: watch::Sender<u64>,
     away: watch::Sender<bool>,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self {
-            ask: Notify::new(),
-            is_told: AtomicBool::new(false),
-            changes: watch::Sender::new(0),
-            failures: watch::Sender::new(0),
-            away: watch::Sender::new(false),
-        }
-    }
 }
 
 impl Line {
