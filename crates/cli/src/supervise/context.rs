@@ -95,6 +95,8 @@ pub(crate) struct Context {
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,
+    /// Warnings of workloads that are not where the mesh knows them, until the controller has told it.
+    pub(crate) moved: RefCell<BTreeSet<String>>,
     /// Users of their own that applications and sidecars have, by name.
     pub(crate) users: RefCell<BTreeMap<String, u32>>,
     /// Which numbers are taken.
@@ -353,8 +355,22 @@ impl Context {
                 .inbound_ports
                 .take_beside(address, |port| known.has_port(port))?,
         };
-        known.note_port(workload, port, taken.address().port());
+        let now = taken.address();
+        if let Some(before) = before.filter(|before| needed && *before != now.port()) {
+            let before = SocketAddr::new(address, before);
+            self.warn_of_moved(format!(
+                "port {port} of {workload} is at {now}, for another process has {before}, where the mesh knows it; calls to \
+                 it fail until the controller answers (--inbound-ports gives a host ports that nothing else takes)"
+            ));
+        }
+        known.note_port(workload, port, now.port());
         Ok(taken)
+    }
+
+    fn warn_of_moved(&self, text: String) {
+        tracing::warn!("{text}");
+        self.moved.borrow_mut().insert(text);
+        self.changed.notify_one();
     }
 }
 

@@ -281,6 +281,7 @@ impl Supervisor {
         if connected {
             self.synced = true;
             self.report_again();
+            self.context.moved.borrow_mut().clear();
             self.context.line.set_away(false);
             if std::mem::take(&mut self.is_away) {
                 self.nudge();
@@ -447,7 +448,10 @@ impl Supervisor {
                 .map(RunningWorkload::state)
                 .collect(),
             gateways: self.gateways.values().map(RunningGateway::state).collect(),
-            warnings: context.warnings.borrow().iter().cloned().collect(),
+            warnings: {
+                let (warnings, moved) = (context.warnings.borrow(), context.moved.borrow());
+                warnings.iter().chain(moved.iter()).cloned().collect()
+            },
         }
     }
 

@@ -30,7 +30,6 @@ use crate::supervise::{Plan, Supervisor, janitor, mode_note, plan, ports, prepar
 use log::Also;
 use signals::Signals;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -369,7 +368,8 @@ pub(crate) fn context(
         last_known,
         host_services,
         ca_fingerprint: RefCell::new(String::new()),
-        warnings: RefCell::new(BTreeSet::new()),
+        warnings: RefCell::default(),
+        moved: RefCell::default(),
         users: RefCell::default(),
         numbers: RefCell::default(),
         ports: ports::Pool::new(),

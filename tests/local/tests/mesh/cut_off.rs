@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tests_local::{
-    Client, Demo, PATIENCE, RATING, eventually, free_port, holds_within, id, pause, signal,
+    Client, Demo, PATIENCE, RATING, eventually, free_port, free_ports, holds_within, id, pause,
+    signal,
 };
 
 /// Seconds that certificates last: the least that the mesh issues.
@@ -125,9 +126,23 @@ pub(crate) fn joining(host: &Demo, made: &Value) -> Command {
     command
         .args(["join", "--controller", made["controller"].as_str().unwrap()])
         .args(["--ca-fingerprint", made["ca_fingerprint"].as_str().unwrap()])
+        .args(["--inbound-ports", &inbound_ports(host)])
         .arg(&host.manifest)
         .stdin(Stdio::null());
     command
+}
+
+/// Ports of this host's own, the same at each start. The mesh of another test could be given those that a host chooses,
+/// while this one is off.
+fn inbound_ports(host: &Demo) -> String {
+    const COUNT: u16 = 16;
+    let file = host.path().join("inbound-ports");
+    std::fs::read_to_string(&file).unwrap_or_else(|_| {
+        let first = free_ports(COUNT);
+        let ports = format!("{first}-{}", first + COUNT - 1);
+        std::fs::write(&file, &ports).unwrap();
+        ports
+    })
 }
 
 /// A host that serves ratings, and one that calls them at a port of its own.

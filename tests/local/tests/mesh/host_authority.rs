@@ -74,16 +74,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     let closed = "apiVersion: tulle.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: closed}\nspec:\n  \
                   action: Deny\n  targetRefs: [{name: ratings}]\n  rules:\n    - to: {paths: [{type: PathPrefix, value: /closed}]}\n";
     let story = Story::start(|_| format!("{}---\n{closed}", mesh(600)));
-    let port = free_port();
-    let ratings = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
-    let host = Demo::prepare_without_privileges(|text| {
-        format!(
-            "{}\n---\n{}",
-            only(&text, is_ratings),
-            sleeper("caller", &upstream)
-        )
-    });
+    let (host, ratings) = one_host();
     let is_closed = || {
         let mut client = Client::connect(ratings);
         client.get("/closed").status()
@@ -93,17 +84,7 @@ fn a_host_starts_again_although_no_controller_answers() {
     story.await_authority("two", &["caller", "ratings"]);
     await_answer(ratings);
     assert_eq!(is_closed(), 403);
-    let known = host.path().join("state/host-last-known");
-    let await_known = |workloads: &[&str]| {
-        eventually("what the sidecars know is on the disk", || {
-            workloads.iter().all(|workload| {
-                let now = host.path().join("state/run/proxies").join(workload);
-                let now = std::fs::read(now.join("snapshot")).unwrap();
-                std::fs::read(known.join(format!("{workload}.json"))).is_ok_and(|kept| kept == now)
-            })
-        });
-    };
-    await_known(&["caller", "ratings"]);
+    await_known(&host, &["caller", "ratings"]);
 
     // First the centre is lost, then the host's power; and no certificate is left of before.
     story.kill();
@@ -157,7 +138,7 @@ fn a_host_starts_again_although_no_controller_answers() {
 
     // Shut down while the centre is there, and started while it is not.
     story.await_authority("two", &["caller", "late", "ratings"]);
-    await_known(&["caller", "late", "ratings"]);
+    await_known(&host, &["caller", "late", "ratings"]);
     assert_eq!(terminate(&mut joined), 0);
     assert_eq!(story.workloads(), ["caller", "late", "ratings"]);
     story.kill();
@@ -172,7 +153,8 @@ fn a_host_starts_again_although_no_controller_answers() {
     // A host that has left is not of the mesh, whoever answers.
     assert_eq!(terminate(&mut joined), 0);
     assert!(story.workloads().is_empty());
-    let known_file = host.path().join("state/host-last-known.json");
+    let known = host.path().join("state/host-last-known");
+    let known_file = known.with_extension("json");
     assert!(!known.exists() && !known_file.exists());
     let refused = |part: &str| {
         let refused = joining(&host, &made).output().unwrap();
@@ -193,6 +175,55 @@ fn a_host_starts_again_although_no_controller_answers() {
     assert!(!known_file.exists() && !host.path().join("state/host-authority.json").exists());
     story.kill();
     refused("cannot reach the controller");
+}
+
+#[test]
+fn a_host_whose_port_was_taken_while_it_was_off_says_so() {
+    let story = Story::start(|_| mesh(600));
+    let (host, ratings) = one_host();
+    let made = story.token("two");
+    let joined = story.join(&host, "two");
+    story.await_authority("two", &["caller", "ratings"]);
+    await_answer(ratings);
+    await_known(&host, &["caller", "ratings"]);
+
+    story.kill();
+    cut_power(&host, joined);
+    let known = std::fs::read(host.path().join("state/host-last-known.json")).unwrap();
+    let known: Value = serde_json::from_slice(&known).unwrap();
+    let port = u16::try_from(known["ports"]["ratings/8101"].as_u64().unwrap()).unwrap();
+    let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let mut joined = start_again(&host, &made, &[]);
+    let said = format!("another process has 127.0.0.1:{port}, where the mesh knows it");
+    let says_so = || host.tulle(&["status"]).out.contains(&said);
+    eventually("it says which port another process has", says_so);
+
+    story.up(story.port);
+    await_answer(ratings);
+    eventually("nothing is the matter any more", || !says_so());
+    assert_eq!(terminate(&mut joined), 0);
+}
+
+/// A host that serves ratings, and calls them at a port of its own.
+fn one_host() -> (Demo, SocketAddr) {
+    let port = free_port();
+    let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
+    let host = Demo::prepare_without_privileges(|text| {
+        let ratings = only(&text, is_ratings);
+        format!("{ratings}\n---\n{}", sleeper("caller", &upstream))
+    });
+    (host, (Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn await_known(host: &Demo, workloads: &[&str]) {
+    let known = host.path().join("state/host-last-known");
+    eventually("what the sidecars know is on the disk", || {
+        workloads.iter().all(|workload| {
+            let now = host.path().join("state/run/proxies").join(workload);
+            let now = std::fs::read(now.join("snapshot")).unwrap();
+            std::fs::read(known.join(format!("{workload}.json"))).is_ok_and(|kept| kept == now)
+        })
+    });
 }
 
 #[test]
