@@ -572,7 +572,12 @@ fn what_exceeds_its_bounds_is_cut() {
             FailureCause::Thrown,
         ),
     ] {
-        let engine = start_hurried(&format!("export async function onRequest() {{ {source} }}"));
+        let source = format!("export async function onRequest() {{ {source} }}");
+        // Another bound is met in less time than plugins have, but not on every machine.
+        let engine = match cause {
+            FailureCause::Time => start_hurried(&source),
+            _ => start(&source),
+        };
         let begun = Instant::now();
         let failed = failure(request(&engine).1);
         let took = begun.elapsed();
