@@ -95,8 +95,8 @@ pub(crate) struct Context {
     pub(crate) ca_fingerprint: RefCell<String>,
     /// Warnings for the operator, each once.
     pub(crate) warnings: RefCell<BTreeSet<String>>,
-    /// Warnings of workloads that are not where the mesh knows them, until the controller has told it.
-    pub(crate) moved: RefCell<BTreeSet<String>>,
+    /// Ports of workloads, by name and port, that are not where the mesh knows them, until the controller has told it.
+    pub(crate) moved: RefCell<BTreeMap<(String, u16), Moved>>,
     /// Users of their own that applications and sidecars have, by name.
     pub(crate) users: RefCell<BTreeMap<String, u32>>,
     /// Which numbers are taken.
@@ -107,6 +107,13 @@ pub(crate) struct Context {
     pub(crate) inbound_ports: Pool,
     /// Ports that gateways keep.
     pub(crate) fixed_ports: FixedPorts,
+}
+
+/// A port that another process took while this host was off.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    before: SocketAddr,
+    now: SocketAddr,
 }
 
 /// Numbers from which addresses are made. A service keeps its number while the mesh is up, so
@@ -355,23 +362,46 @@ impl Context {
                 .inbound_ports
                 .take_beside(address, |port| known.has_port(port))?,
         };
-        let now = taken.address();
-        if let Some(before) = before.filter(|before| needed && *before != now.port()) {
-            let before = SocketAddr::new(address, before);
-            self.warn_of_moved(format!(
-                "port {port} of {workload} is at {now}, for another process has {before}, where the mesh knows it; calls to \
-                 it fail until the controller answers (--inbound-ports gives a host ports that nothing else takes)"
-            ));
+        let (key, now) = ((workload.to_owned(), port), taken.address());
+        match before.filter(|before| needed && *before != now.port()) {
+            Some(before) => {
+                let before = SocketAddr::new(address, before);
+                let moved = Moved { before, now };
+                tracing::warn!("{}", moved_text(&key, &moved));
+                self.moved.borrow_mut().insert(key, moved);
+            }
+            None => {
+                self.moved.borrow_mut().remove(&key);
+                known.note_port(workload, port, now.port());
+            }
         }
-        known.note_port(workload, port, now.port());
+        self.changed.notify_one();
         Ok(taken)
     }
 
-    fn warn_of_moved(&self, text: String) {
-        tracing::warn!("{text}");
-        self.moved.borrow_mut().insert(text);
-        self.changed.notify_one();
+    /// Warnings for the operator.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let (warnings, moved) = (self.warnings.borrow(), self.moved.borrow());
+        let moved = moved.iter().map(|(key, moved)| moved_text(key, moved));
+        warnings.iter().cloned().chain(moved).collect()
     }
+
+    /// The controller tells the mesh where the ports are that have moved. Until then the ones that it knew were kept: they
+    /// are the right ones for a start without it, and may be free by then.
+    pub(crate) fn note_moved(&self) {
+        for ((workload, port), moved) in std::mem::take(&mut *self.moved.borrow_mut()) {
+            if let Some(known) = &self.last_known {
+                known.note_port(&workload, port, moved.now.port());
+            }
+        }
+    }
+}
+
+fn moved_text((workload, port): &(String, u16), Moved { before, now }: &Moved) -> String {
+    format!(
+        "port {port} of {workload} is at {now}, for another process has {before}, where the mesh knows it; calls to it \
+         fail until the controller answers (--inbound-ports gives a host ports that nothing else takes)"
+    )
 }
 
 /// Placement of a workload that has ended.

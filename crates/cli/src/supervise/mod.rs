@@ -281,7 +281,7 @@ impl Supervisor {
         if connected {
             self.synced = true;
             self.report_again();
-            self.context.moved.borrow_mut().clear();
+            self.context.note_moved();
             self.context.line.set_away(false);
             if std::mem::take(&mut self.is_away) {
                 self.nudge();
@@ -448,10 +448,7 @@ impl Supervisor {
                 .map(RunningWorkload::state)
                 .collect(),
             gateways: self.gateways.values().map(RunningGateway::state).collect(),
-            warnings: {
-                let (warnings, moved) = (context.warnings.borrow(), context.moved.borrow());
-                warnings.iter().chain(moved.iter()).cloned().collect()
-            },
+            warnings: context.warnings(),
         }
     }
 

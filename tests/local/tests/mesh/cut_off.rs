@@ -154,10 +154,28 @@ pub(crate) fn two_hosts(spare: bool) -> (Demo, Demo, SocketAddr) {
             false => ratings,
         }
     });
+    let (caller, ratings) = caller();
+    let three = Demo::prepare_without_privileges(|_| caller);
+    (two, three, ratings)
+}
+
+/// A host that serves ratings, and calls them at a port of its own.
+pub(crate) fn one_host() -> (Demo, SocketAddr) {
+    let (caller, ratings) = caller();
+    let host = Demo::prepare_without_privileges(|text| {
+        format!("{}\n---\n{caller}", only(&text, is_ratings))
+    });
+    (host, ratings)
+}
+
+/// A workload that calls ratings, and where.
+fn caller() -> (String, SocketAddr) {
     let port = free_port();
     let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
-    let three = Demo::prepare_without_privileges(|_| sleeper("caller", &upstream));
-    (two, three, (Ipv4Addr::LOCALHOST, port).into())
+    (
+        sleeper("caller", &upstream),
+        (Ipv4Addr::LOCALHOST, port).into(),
+    )
 }
 
 /// Calls ratings from the other host, on a connection of its own.

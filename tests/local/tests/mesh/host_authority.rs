@@ -4,8 +4,8 @@
 
 use crate::cli_join::{only, terminate};
 use crate::cut_off::{
-    LIFETIME, Story, await_answer, call, call_until, cut_power, is_ratings, joining, mesh, shown,
-    sleeper, start_again, two_hosts,
+    LIFETIME, Story, await_answer, call, call_until, cut_power, is_ratings, joining, mesh,
+    one_host, shown, sleeper, start_again, two_hosts,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -187,32 +187,40 @@ fn a_host_whose_port_was_taken_while_it_was_off_says_so() {
     await_answer(ratings);
     await_known(&host, &["caller", "ratings"]);
 
-    story.kill();
-    cut_power(&host, joined);
-    let known = std::fs::read(host.path().join("state/host-last-known.json")).unwrap();
-    let known: Value = serde_json::from_slice(&known).unwrap();
-    let port = u16::try_from(known["ports"]["ratings/8101"].as_u64().unwrap()).unwrap();
-    let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
-    let mut joined = start_again(&host, &made, &[]);
-    let said = format!("another process has 127.0.0.1:{port}, where the mesh knows it");
-    let says_so = || host.tulle(&["status"]).out.contains(&said);
-    eventually("it says which port another process has", says_so);
-
+    // The centre is lost, then the host's power, and another process takes the host's port.
+    let lose_and_take = |joined| {
+        story.kill();
+        cut_power(&host, joined);
+        let known = std::fs::read(host.path().join("state/host-last-known.json")).unwrap();
+        let known: Value = serde_json::from_slice(&known).unwrap();
+        let port = u16::try_from(known["ports"]["ratings/8101"].as_u64().unwrap()).unwrap();
+        (
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap(),
+            format!("another process has 127.0.0.1:{port}, where the mesh knows it"),
+        )
+    };
+    let says = |said: &str| host.tulle(&["status"]).out.contains(said);
+    let (_taken, said) = lose_and_take(joined);
+    let joined = start_again(&host, &made, &[]);
+    eventually("it says which port another process has", || says(&said));
     story.up(story.port);
     await_answer(ratings);
-    eventually("nothing is the matter any more", || !says_so());
-    assert_eq!(terminate(&mut joined), 0);
-}
+    eventually("nothing is the matter any more", || !says(&said));
+    await_known(&host, &["caller", "ratings"]);
 
-/// A host that serves ratings, and calls them at a port of its own.
-fn one_host() -> (Demo, SocketAddr) {
-    let port = free_port();
-    let upstream = format!("  upstreams: [{{service: ratings, port: 8101, localPort: {port}}}]\n");
-    let host = Demo::prepare_without_privileges(|text| {
-        let ratings = only(&text, is_ratings);
-        format!("{ratings}\n---\n{}", sleeper("caller", &upstream))
-    });
-    (host, (Ipv4Addr::LOCALHOST, port).into())
+    // Without a controller the mesh knows that port still, however often the host starts.
+    let (taken, said) = lose_and_take(joined);
+    let joined = start_again(&host, &made, &[]);
+    eventually("it says so of the port of today", || says(&said));
+    cut_power(&host, joined);
+    let joined = start_again(&host, &made, &[]);
+    eventually("it says so again", || says(&said));
+    drop(taken);
+    cut_power(&host, joined);
+    let mut joined = start_again(&host, &made, &[]);
+    await_answer(ratings);
+    assert!(!says(&said));
+    assert_eq!(terminate(&mut joined), 0);
 }
 
 fn await_known(host: &Demo, workloads: &[&str]) {
