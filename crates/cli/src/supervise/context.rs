@@ -369,13 +369,15 @@ impl Context {
                 let moved = Moved { before, now };
                 tracing::warn!("{}", moved_text(&key, &moved));
                 self.moved.borrow_mut().insert(key, moved);
+                self.changed.notify_one();
             }
             None => {
-                self.moved.borrow_mut().remove(&key);
-                known.note_port(workload, port, now.port());
+                known.note_ports([(workload, port, now.port())]);
+                if self.moved.borrow_mut().remove(&key).is_some() {
+                    self.changed.notify_one();
+                }
             }
         }
-        self.changed.notify_one();
         Ok(taken)
     }
 
@@ -389,10 +391,12 @@ impl Context {
     /// The controller tells the mesh where the ports are that have moved. Until then the ones that it knew were kept: they
     /// are the right ones for a start without it, and may be free by then.
     pub(crate) fn note_moved(&self) {
-        for ((workload, port), moved) in std::mem::take(&mut *self.moved.borrow_mut()) {
-            if let Some(known) = &self.last_known {
-                known.note_port(&workload, port, moved.now.port());
-            }
+        let moved = std::mem::take(&mut *self.moved.borrow_mut());
+        let ports = moved.iter();
+        let ports =
+            ports.map(|((workload, port), moved)| (workload.as_str(), *port, moved.now.port()));
+        if let Some(known) = &self.last_known {
+            known.note_ports(ports);
         }
     }
 }

@@ -177,10 +177,17 @@ impl LastKnown {
         });
     }
 
-    /// Notes at which port others reach this port of a workload.
-    pub(crate) fn note_port(&self, workload: &str, port: u16, at: u16) {
+    /// Notes at which ports (third) others reach ports of workloads, in one write.
+    pub(crate) fn note_ports<'a>(&self, ports: impl IntoIterator<Item = (&'a str, u16, u16)>) {
+        let ports: Vec<_> = ports.into_iter().collect();
+        // A host that has left its mesh knows nothing, and no file is made of that.
+        if ports.is_empty() {
+            return;
+        }
         self.note(|content| {
-            content.ports.insert(key(workload, port), at);
+            for (workload, port, at) in ports {
+                content.ports.insert(key(workload, port), at);
+            }
         });
     }
 
@@ -384,8 +391,7 @@ mod tests {
             object("Workload", "b"),
         ];
         known.note_objects(objects.iter());
-        known.note_port("a", 80, 61_000);
-        known.note_port("b", 80, 61_001);
+        known.note_ports([("a", 80, 61_000), ("b", 80, 61_001)]);
         make_dir(&known.sidecars, 0o700).unwrap();
         for name in ["a", "b"] {
             let saved = format!(r#"{{"held":{{"inbound/{name}":[7,"x"]}},"unowned":[]}}"#);
@@ -417,6 +423,8 @@ mod tests {
         assert!(!again.has_port(61_000));
 
         again.forget();
+        again.note_ports([]);
+        assert!(!again.file.exists(), "nothing is noted of nothing");
         let left = at(dir.path());
         assert!(left.objects().is_empty() && left.sidecar("a").is_none());
         fs::write(&left.file, "{").unwrap();
