@@ -240,3 +240,42 @@ async fn members_that_ask_for_too_much_are_refused_in_time() {
     }
     limited.runs();
 }
+
+/// A proxy says what it trusts in so many words that all of them together would not fit into the container.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_reports_of_what_proxies_trust_are_not_kept() {
+    const NAME: &str = "long_reports_of_what_proxies_trust_are_not_kept";
+    if let Some(directory) = group::directory() {
+        return controller(&directory).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some((mut limited, remote)) = contained(NAME, directory.path()).await else {
+        return;
+    };
+    let identity = remote.join(directory.path()).await;
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        let channel = dial(remote.address, &remote.fingerprint, Some(&identity)).await;
+        let channel = channel.unwrap();
+        for _ in 0..STREAMS {
+            streams.push(Stream::open(channel.clone()).await.unwrap());
+        }
+    }
+    for stream in &mut streams {
+        // Half a MiB on its way, 6 MiB in memory.
+        let report = v1::TrustReport {
+            root_sha256: vec![String::new(); 1 << 18],
+            ..Default::default()
+        };
+        let request = v1::SubscribeRequest {
+            subscribe: vec!["mesh".into()],
+            trusts: Some(report),
+            ..Default::default()
+        };
+        stream.requests.send(request).await.unwrap();
+        // The controller has read it, and answers with what is to be trusted.
+        while stream.accept().await.trust.is_none() {}
+        limited.runs();
+    }
+    println!("{} KiB", limited.memory() >> 10);
+}

@@ -224,7 +224,7 @@ impl CertificateService {
             let mut host_authority = None;
             if let Some(node) = id.node() {
                 if let Some(key) = host_key {
-                    let given = state.issue_authority(&authority, &key, &id, now)?;
+                    let given = state.issue_authority(&authority, &key, &id, membership, now)?;
                     host_authority = given.map(|given| v1::HostAuthority {
                         certificate_der: given.certificate.to_vec(),
                         lifetime_seconds: terms.lifetime_seconds,

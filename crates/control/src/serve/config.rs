@@ -6,7 +6,7 @@ use crate::hub::{Forms, Stream};
 use crate::memory_limit;
 use crate::reports::{REPORT_SECONDS, plain};
 use crate::state::MeshState;
-use crate::state::rotation::{is_settled, trust};
+use crate::state::rotation::{bounded_report, is_settled, trust};
 use std::collections::BTreeSet;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
@@ -299,7 +299,7 @@ fn handle(
     if message.takes_patches {
         session.send_patches();
     }
-    if let Some(report) = message.trusts {
+    if let Some(report) = message.trusts.map(bounded_report) {
         let authority = state.authority();
         // A report that is not as it should be is answered once; the next one comes when it is.
         let known = stream.status().trusts;

@@ -7,6 +7,7 @@
 //! over.
 
 use super::{MeshState, Refused, identity};
+use crate::ca::membership::Membership;
 use crate::ca::{Authority, IssuedCertificate, VerifiedCsr};
 use crate::index::{Edit, Index, Inputs, identity_name_of};
 use crate::store::{Space, Store, StoreError, Write};
@@ -21,8 +22,8 @@ use tulle_tls::host_authority::{HostConstraint, MAX_IDENTITIES};
 
 /// Certificates remembered of each host.
 const MAX_ISSUED: usize = 64;
-/// Seconds for which an authority that has ended is still refused: clocks differ.
-const CLOCKS: i64 = 24 * 3600;
+/// Seconds for which what has ended is still refused: clocks differ.
+pub(super) const CLOCKS: i64 = 24 * 3600;
 
 /// A host's authorities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,18 +151,26 @@ impl MeshState {
         }))
     }
 
-    /// Signs an authority for a host over the identities of its workloads; none: it is to have none.
+    /// Signs an authority for a host over the identities of its workloads; none: it is to have none. The host comes
+    /// by this membership.
     pub(crate) fn issue_authority(
         &self,
         authority: &Authority,
         request: &VerifiedCsr,
         host: &SpiffeId,
+        membership: Option<Membership>,
         now: SystemTime,
     ) -> Result<Option<IssuedCertificate>, Refused> {
         let Some(name) = host.node() else {
             return Ok(None);
         };
         let mut index = self.index();
+        // Another host may have joined under its name while this waited, and the workloads are that one's.
+        if self.membership_of(name) != membership {
+            return Err(Refused::NotAllowed(format!(
+                "node {name} has been removed from the mesh"
+            )));
+        }
         let own = self.own_identities(index.inputs(), name)?;
         let lifetime = self.authority_lifetime(index.inputs(), name);
         let Some(lifetime) = lifetime.filter(|_| !own.is_empty()) else {
@@ -223,9 +232,15 @@ impl MeshState {
             })
         };
         let news: Vec<_> = told.iter().take(MAX_ISSUED).filter_map(read).collect();
+        if news.is_empty() {
+            return;
+        }
+        // One writer: this writes all that is known of the host, and an authority that is given meanwhile would be
+        // missing in the store. The next start of the controller could not end it.
+        let _index = self.index();
         let authorities = self.authorities.lock();
         let mut authorities = authorities.unwrap_or_else(PoisonError::into_inner);
-        let Some(given) = authorities.get_mut(host).filter(|_| !news.is_empty()) else {
+        let Some(given) = authorities.get_mut(host) else {
             return;
         };
         for issued in news {
@@ -330,3 +345,6 @@ fn has_too_many(host: &str, own: &BTreeSet<SpiffeId>) -> bool {
     }
     many
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,8 +108,10 @@ impl MeshState {
         now: SystemTime,
     ) -> Result<(SpiffeId, Option<Membership>), Refused> {
         // Whoever made it may have a certificate that is revoked.
-        if !tokens::maker(&*self.store, token)?.is_empty() {
+        let maker = tokens::maker(&*self.store, token)?;
+        if !maker.is_empty() {
             self.check_revocations()?;
+            self.check_maker(&maker)?;
         }
         let spent = tokens::spend(&*self.store, token, now)?;
         let id = spent.identity;
@@ -127,6 +129,18 @@ impl MeshState {
             Refused::NotAllowed(format!("node {host} has been removed from the mesh"))
         })?;
         Ok((id, Some(membership)))
+    }
+
+    /// Refuses the tokens of a host whose identity is revoked. It may have made them before.
+    fn check_maker(&self, host: &str) -> Result<(), Refused> {
+        let id = format!("spiffe://{}/node/{host}", self.trust_domain());
+        let id = SpiffeId::parse(&id).map_err(|e| Refused::Failed(e.to_string()))?;
+        match self.revoked.borrow().identities.contains(&id) {
+            false => Ok(()),
+            true => Err(Refused::NotAllowed(format!(
+                "the join token was made by {id}, which is revoked: see `tulle identity list`"
+            ))),
+        }
     }
 
     /// Whether an identity may be renewed: that of a workload, gateway or node of this mesh.
@@ -153,10 +167,14 @@ impl MeshState {
         };
         let lifetime = Duration::from_secs(u64::try_from(lifetime).unwrap_or_default());
         let issued = authority.issue(request, id, membership, lifetime, now);
-        issued.map_err(|error| {
+        let issued = issued.map_err(|error| {
             tracing::error!(%error, identity = %id, "no certificate issued");
             Refused::Failed(error.to_string())
-        })
+        })?;
+        if let Some(membership) = membership {
+            self.note_certificate(membership, issued.not_after)?;
+        }
+        Ok(issued)
     }
 
     pub(crate) fn lifetime(&self) -> Duration {
@@ -183,5 +201,37 @@ pub(super) fn certificate_terms(inputs: &index::Inputs) -> v1::CertificateTerms 
     v1::CertificateTerms {
         lifetime_seconds: seconds(lifetime(inputs)),
         renew_after_seconds: renew_after.map_or(0, seconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{apply, id, join, load, token, workload};
+    use super::*;
+    use crate::store::Memory;
+    use std::sync::Arc;
+
+    #[test]
+    fn no_token_of_a_host_whose_identity_is_revoked_is_spent() {
+        let state = load(&Arc::new(Memory::new()));
+        join(&state, "n");
+        let host = Actor::Node("n".to_owned());
+        apply(&state, &host, &workload("n", "b"));
+        let of_host = token(&state, &host, "svc/b");
+        let of_operator = token(&state, &Actor::Operator, "svc/b");
+        let revocation = || v1::Revocation {
+            identity: id("node/n").to_string(),
+            ..Default::default()
+        };
+        let now = SystemTime::now();
+        state.revoke(revocation(), now).unwrap();
+        let refused = state.spend(&of_host, now).map(drop).unwrap_err();
+        assert!(matches!(refused, Refused::NotAllowed(_)), "{refused:?}");
+        let why = refused.to_string();
+        assert!(why.contains("/node/n, which is revoked"), "{why}");
+        state.spend(&of_operator, now).unwrap();
+        // The refusal has not spent it.
+        state.allow(revocation()).unwrap();
+        state.spend(&of_host, now).unwrap();
     }
 }

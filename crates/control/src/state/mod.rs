@@ -17,6 +17,8 @@ mod presence;
 mod refused;
 mod revoked;
 pub(crate) mod rotation;
+#[cfg(test)]
+mod testing;
 mod unread;
 
 pub use presence::HOST_AWAY;
@@ -37,7 +39,7 @@ use place::Newest;
 use presence::Presence;
 use rotation::{InStore, Rotation};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
 use tokio::sync::watch;
@@ -74,6 +76,8 @@ pub(crate) struct MeshState {
     nodes: watch::Sender<JoinedHosts>,
     /// Hosts that were removed.
     removed: Mutex<nodes::Removed>,
+    /// Until when certificates that came by hosts are valid, in Unix seconds. It changes under the index's lock.
+    certificates_end: AtomicI64,
     /// Authorities that hosts have.
     authorities: Mutex<host_authority::All>,
     presence: Presence,
@@ -123,6 +127,7 @@ impl MeshState {
         index.apply(edits);
         let nodes = JoinedHosts::load(&*store)?;
         let removed = nodes::removed(&*store)?;
+        let certificates_end = nodes::certificates_end(&*store)?;
         let authorities = Mutex::new(host_authority::all(&*store)?);
         let presence = Presence::default();
         for node in nodes.names() {
@@ -140,6 +145,7 @@ impl MeshState {
             index: Mutex::new(index),
             nodes: watch::Sender::new(nodes),
             removed: Mutex::new(removed),
+            certificates_end,
             authorities,
             presence,
             newest: Newest::default(),
@@ -188,6 +194,7 @@ impl MeshState {
             index: Mutex::new(index),
             nodes: watch::Sender::default(),
             removed: Mutex::default(),
+            certificates_end: AtomicI64::default(),
             authorities: Mutex::default(),
             presence: Presence::default(),
             newest: Newest::default(),

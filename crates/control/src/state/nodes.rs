@@ -2,7 +2,7 @@
 //! certificate and those of its sidecars say: the controller asks for the membership, and sidecars are told which
 //! they refuse.
 
-use super::host_authority::unix;
+use super::host_authority::{CLOCKS, unix};
 use super::{MeshState, Refused, identity, removal};
 use crate::ca::AuthorityError;
 use crate::ca::membership::Membership;
@@ -11,6 +11,7 @@ use crate::store::{Space, Store, StoreError, Write};
 use crate::tokens;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tulle_model::resource::Serial;
@@ -19,8 +20,12 @@ use tulle_model::resource::Serial;
 const MAX_NODES: usize = 10_000;
 /// Memberships that sidecars are told to refuse; later ones take the place of those whose certificates end first.
 const MAX_REMOVED: usize = 1_000;
-/// Certificates of a host are refused for as long as any could be valid that it was given, and its clock be wrong.
+/// Certificates of a host are refused for at least as long, and its clock may be wrong.
 const LONGEST: Duration = Duration::from_secs(31 * 24 * 3600);
+/// Key among the settings: until when certificates that came by hosts are valid.
+const CERTIFICATES_END: &str = "certificates-of-hosts-end";
+/// Seconds that the end is noted ahead, so that it is seldom written.
+const AHEAD: i64 = 24 * 3600;
 
 /// The memberships of removed hosts, and until when they are refused, in Unix seconds.
 pub(super) type Removed = BTreeMap<Serial, i64>;
@@ -38,6 +43,19 @@ pub(super) fn removed(store: &dyn Store) -> Result<Removed, StoreError> {
         })
     });
     read.collect()
+}
+
+/// Reads until when certificates that came by hosts are valid, in Unix seconds; 0: none was noted. One that cannot be
+/// read stops the controller: removed hosts would be forgotten too early.
+pub(super) fn certificates_end(store: &dyn Store) -> Result<AtomicI64, StoreError> {
+    let Some(value) = store.value(Space::Settings, CERTIFICATES_END)? else {
+        return Ok(AtomicI64::default());
+    };
+    let end = <[u8; 8]>::try_from(value).map_err(|_| StoreError::Failed {
+        doing: "reading until when certificates of hosts are valid",
+        reason: format!("{CERTIFICATES_END}: it is no time"),
+    })?;
+    Ok(i64::from_be_bytes(end).into())
 }
 
 /// The hosts and their memberships.
@@ -197,10 +215,40 @@ impl MeshState {
         Ok(true)
     }
 
-    /// When the last certificate ends that a host which is removed now may have.
+    /// Notes until when a certificate is valid that came by this membership, before anybody has it.
+    pub(super) fn note_certificate(
+        &self,
+        membership: Membership,
+        not_after: SystemTime,
+    ) -> Result<(), Refused> {
+        // A removal reads the note: whoever is removed already gets nothing, and no greater end is overwritten.
+        let _index = self.index();
+        if !self.nodes.borrow().has(membership) {
+            return Err(Refused::NotAllowed(
+                "the host by which the certificate would come has been removed from the mesh"
+                    .to_owned(),
+            ));
+        }
+        let end = unix(not_after);
+        if end <= self.certificates_end.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let end = end.saturating_add(AHEAD);
+        self.store.commit(&[Write::PutValue {
+            space: Space::Settings,
+            key: CERTIFICATES_END.to_owned(),
+            value: end.to_be_bytes().to_vec(),
+        }])?;
+        self.certificates_end.store(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// When the last certificate ends that a host which is removed now may have. The Mesh may have said another lifetime
+    /// when it was given, and those that were given by earlier versions were not noted.
     fn refused_until(&self, index: &Index, now: SystemTime) -> i64 {
         let longest = identity::lifetime(index.inputs()).max(LONGEST);
-        unix(now + longest)
+        let noted = self.certificates_end.load(Ordering::Relaxed);
+        unix(now + longest).max(noted.saturating_add(CLOCKS))
     }
 
     /// Forgets removed hosts whose certificates have all ended. Returns which memberships sidecars are to refuse, if that is news.
@@ -242,3 +290,6 @@ impl MeshState {
         (refused != index.inputs().removed_hosts).then_some(Edit::RemovedHosts(refused))
     }
 }
+
+#[cfg(test)]
+mod tests;

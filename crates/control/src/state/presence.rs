@@ -3,6 +3,7 @@
 //! seconds after the host did (the kernel's keep-alive).
 
 use super::MeshState;
+use super::rotation::bounded_report;
 use crate::index::{Edit, Placement};
 use crate::store::{Space, Store, StoreError};
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ impl MeshState {
     /// A host says what certificates are in force there.
     pub(crate) fn host_trusts(&self, node: &str, report: v1::TrustReport) {
         if let Some(host) = self.presence.lock().get_mut(node) {
-            host.trusts = Some(report);
+            host.trusts = Some(bounded_report(report));
         }
     }
 

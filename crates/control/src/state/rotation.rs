@@ -29,6 +29,8 @@ const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const SHOWN: usize = 20;
 /// Roots in a report; a rotation has two.
 const MAX_REPORTED: usize = 64;
+/// Bytes of a fingerprint: SHA-256 in hex.
+const FINGERPRINT: usize = 64;
 
 /// In the store of a controller that is alone.
 pub(super) struct InStore {
@@ -112,9 +114,22 @@ impl Rotation {
     }
 }
 
-/// Whether a peer trusts exactly these roots, and has a certificate of a root that stays.
+/// Returns what is kept of a peer's report. In the place of one that is longer than any true one it is an empty one,
+/// which is never settled: a message has room for two million empty names, and all of them would be kept.
+pub(crate) fn bounded_report(report: v1::TrustReport) -> v1::TrustReport {
+    let too_long = |print: &String| print.len() > FINGERPRINT;
+    let is_long = report.root_sha256.len() > MAX_REPORTED
+        || report.root_sha256.iter().any(too_long)
+        || too_long(&report.own_root_sha256);
+    match is_long {
+        true => v1::TrustReport::default(),
+        false => report,
+    }
+}
+
+/// Whether a peer trusts exactly these roots, and has a certificate of a root that stays. The report is bounded.
 pub(crate) fn is_settled(authority: &Authority, report: Option<&v1::TrustReport>) -> bool {
-    let Some(report) = report.filter(|r| r.root_sha256.len() <= MAX_REPORTED) else {
+    let Some(report) = report else {
         return false;
     };
     let trusted = authority.peers();
@@ -413,6 +428,34 @@ mod tests {
         let now = rotation.authority.borrow();
         assert_eq!(*now.roots(), roots);
         assert_eq!(now.external(), Some(&issuers));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_report_that_is_longer_than_any_true_one() {
+        let state = MeshState::in_memory().unwrap();
+        state.presence.know("n");
+        let authority = state.authority();
+        let report = given(&authority);
+        assert_eq!(bounded_report(report.clone()), report);
+        assert!(is_settled(&authority, Some(&report)));
+        let long = || "0".repeat(FINGERPRINT + 1);
+        let (many, names, own) = (vec![String::new(); MAX_REPORTED + 1], vec![long()], long());
+        let empty = v1::TrustReport::default();
+        for (root_sha256, own_root_sha256) in [
+            (many, report.own_root_sha256.clone()),
+            (names, report.own_root_sha256.clone()),
+            (report.root_sha256.clone(), own),
+        ] {
+            let told = v1::TrustReport {
+                root_sha256,
+                own_root_sha256,
+            };
+            assert_eq!(bounded_report(told.clone()), empty);
+            state.host_trusts("n", told);
+            let kept = state.hosts_where(|kept| kept == Some(&empty));
+            assert_eq!(kept.len(), 1);
+        }
+        assert!(!is_settled(&authority, Some(&empty)));
     }
 
     #[tokio::test]

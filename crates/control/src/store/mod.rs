@@ -51,7 +51,7 @@ pub enum Space {
     Revoked,
     /// Authorities that hosts were given, by the host's name.
     HostAuthorities,
-    /// Facts that may not change later, such as the trust domain.
+    /// Facts about the whole mesh, such as the trust domain.
     Settings,
     /// The last good set of keys of tokens, by where it was fetched.
     Keys,
@@ -290,6 +290,8 @@ impl fmt::Debug for Write {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod double;
 #[cfg(test)]
 mod power_cut;
 #[cfg(test)]
