@@ -56,11 +56,11 @@ impl Controller {
         let (config, until) = {
             let present = present.as_ref().map(|p| lock(p));
             let identity = present.as_ref().map(|p| &p.enrolled.identity);
-            let first = Anchor::Fingerprint(self.fingerprint.clone());
-            // The root may have been replaced since this host joined.
+            // The root may have been replaced since this host joined. The fingerprint still names the first one, which
+            // speaks for no controller any more.
             let anchor = match &present {
-                Some(p) => Anchor::Any(vec![Anchor::Bundle(p.enrolled.bundle.clone()), first]),
-                None => first,
+                Some(p) => Anchor::Bundle(p.enrolled.bundle.clone()),
+                None => Anchor::Fingerprint(self.fingerprint.clone()),
             };
             let config =
                 client_config(anchor, &self.trust_domain, identity).map_err(io::Error::other)?;
@@ -96,7 +96,14 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::client::objects_over;
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::pki_types::pem::PemObject;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
     use tulle_api::v1::WatchRequest;
+    use tulle_tls::enrol::Enrolled;
+    use tulle_tls::testing::TestCa;
 
     #[tokio::test]
     async fn a_connection_that_cannot_be_made_is_noted() {
@@ -116,5 +123,54 @@ mod tests {
             .await;
         assert!(asked.is_err());
         failed.await;
+    }
+
+    /// Answers one connection as the controller, with a certificate of this root, which it presents as well.
+    async fn controller_of(root: &TestCa) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let issued = root.issue("spiffe://tulle.local/controller");
+        let mut chain = issued.chain;
+        chain.push(root.der().clone());
+        let key = PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        tokio::spawn(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            TlsAcceptor::from(Arc::new(config)).accept(tcp).await
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn a_root_that_was_replaced_speaks_for_no_controller() {
+        let (old, new) = (TestCa::new("old"), TestCa::new("new"));
+        let issued = new.issue("spiffe://tulle.local/node/edge");
+        let kept = [&*issued.key_pem, &issued.chain_pem, new.pem()];
+        let kept = format!(
+            "{}\n# chain\n{}\n# trust bundle\n{}",
+            kept[0], kept[1], kept[2]
+        );
+        let enrolled = Enrolled::from_cache(&kept).unwrap();
+        let present = Arc::new(Mutex::new(Present::new(enrolled, 0)));
+        let fingerprint = tulle_tls::fingerprint(old.der());
+        let connect = async |root: &TestCa, present: Option<Arc<Mutex<Present>>>| {
+            let controller = Controller {
+                address: controller_of(root).await,
+                fingerprint: fingerprint.clone(),
+                trust_domain: TrustDomain::parse("tulle.local").unwrap(),
+                line: Arc::default(),
+                may_be_away: true,
+            };
+            controller.connect(present).await.is_ok()
+        };
+        assert!(connect(&old, None).await, "the command line names it");
+        assert!(connect(&new, Some(Arc::clone(&present))).await);
+        assert!(!connect(&old, Some(present)).await);
     }
 }

@@ -32,6 +32,7 @@ impl<S: Sink> ControlClient<S> {
             tracing::info!(roots = ?enrolled.bundle, renew, "new roots are trusted");
             self.enrolled = Some(enrolled);
         }
+        self.roots_told = true;
         Ok(renew)
     }
 
