@@ -278,7 +278,8 @@ fn osm_is_read_with_smi() {
 ---
 {"apiVersion": "access.smi-spec.io/v1alpha3", "kind": "TrafficTarget", "metadata": {"name": "t", "namespace": "bookstore"},
  "spec": {"destination": {"kind": "ServiceAccount", "name": "a", "namespace": "bookstore"},
-  "sources": [{"kind": "ServiceAccount", "name": "b", "namespace": "bookstore"}]}}
+  "sources": [{"kind": "ServiceAccount", "name": "b", "namespace": "bookstore"}],
+  "rules": [{"kind": "TCPRoute", "name": "r"}]}}
 "#,
     );
     let answer = server.import(&["osm", "-o", "json"]);

@@ -23,6 +23,15 @@ pub(crate) fn is_of(mesh: OtherMesh, group: &str) -> bool {
     group != "tap.linkerd.io" && domains.iter().any(is_below)
 }
 
+/// Kinds of a group that is not a mesh's own, which that mesh obeys all the same.
+pub(crate) fn foreign_kinds(mesh: OtherMesh, group: &str) -> &'static [&'static str] {
+    match (mesh, group) {
+        // Those of a Server say which requests a policy is about.
+        (OtherMesh::Linkerd, "gateway.networking.k8s.io") => &["HTTPRoute", "GRPCRoute"],
+        _ => &[],
+    }
+}
+
 /// The mesh's kinds that have a counterpart.
 pub(crate) fn kinds(mesh: OtherMesh) -> &'static [&'static str] {
     match mesh {
@@ -247,6 +256,23 @@ mod tests {
             (OtherMesh::Linkerd, "tap.linkerd.io", false),
         ] {
             assert_eq!(is_of(mesh, group), expected, "{group}");
+        }
+    }
+
+    #[test]
+    fn routes_of_gateway_api_are_linkerds_too() {
+        let group = "gateway.networking.k8s.io";
+        assert_eq!(
+            foreign_kinds(OtherMesh::Linkerd, group),
+            ["HTTPRoute", "GRPCRoute"]
+        );
+        for (mesh, group) in [
+            (OtherMesh::Linkerd, "policy.linkerd.io"),
+            (OtherMesh::Linkerd, "example.com"),
+            (OtherMesh::Osm, group),
+            (OtherMesh::Istio, group),
+        ] {
+            assert!(foreign_kinds(mesh, group).is_empty(), "{mesh:?} {group}");
         }
     }
 

@@ -24,7 +24,7 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::findings::FOUND;
 use crate::output::{self, line};
 use fields::texts;
-pub(crate) use groups::{is_of, is_part, kinds};
+pub(crate) use groups::{foreign_kinds, is_of, is_part, kinds};
 use imported::Imported;
 pub(crate) use labels::clean;
 use serde_json::Value;

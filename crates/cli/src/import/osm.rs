@@ -156,6 +156,9 @@ fn smi(mut source: Source, imported: &mut Imported) {
     match known.get(source.kind.as_str()) {
         Some(versions) if versions.contains(&version.as_str()) => {
             let id = source.id.clone();
+            if source.kind == "TrafficTarget" && !retain_obeyed(&mut source, imported) {
+                return;
+            }
             let notes = match named_by_host(&mut source) {
                 Ok(note) => note.into_iter().collect(),
                 Err(host) => {
@@ -174,6 +177,56 @@ fn smi(mut source: Source, imported: &mut Imported) {
             "SMI's kinds are read as TrafficTarget v1alpha3, HTTPRouteGroup and TCPRoute v1alpha4, TrafficSplit v1alpha2 and v1alpha4",
         ),
     }
+}
+
+/// Takes out of a TrafficTarget the sources that OSM took for nobody, and returns whether something is left. OSM passed over
+/// all of one without rules, or about a namespace that is not said or another one; here it would allow something.
+fn retain_obeyed(target: &mut Source, imported: &mut Imported) -> bool {
+    let id = target.id.clone();
+    let before = imported.lost.len();
+    let named = |identity: &Value| {
+        let namespace = identity["namespace"].as_str();
+        namespace.filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    if target.spec["rules"].as_array().is_none_or(Vec::is_empty) {
+        imported.lose(
+            &id,
+            "spec.rules",
+            "OSM passed over a TrafficTarget without rules, and here it would allow everything, TCP, too",
+            "name the calls that are meant, or leave it out: docs/manifests/smi.md",
+        );
+    }
+    let there = named(&target.spec["destination"]);
+    // A file may leave its own namespace to whoever applies it; then it allows something in the one that it names alone.
+    let is_own = there.is_some() && (target.namespace.is_none() || there == target.namespace);
+    if !is_own {
+        imported.lose(
+            &id,
+            "spec.destination.namespace",
+            "OSM passed over a TrafficTarget that does not name its own namespace there, and here it would take effect",
+            "name its own namespace, or leave it out",
+        );
+    }
+    if imported.lost.len() > before {
+        return false;
+    }
+    let Some(Value::Array(sources)) = target.spec.get_mut("sources") else {
+        return true;
+    };
+    for (number, source) in std::mem::take(sources).into_iter().enumerate() {
+        if named(&source).is_some() {
+            sources.push(source);
+            continue;
+        }
+        imported.lose(
+            &id,
+            &format!("spec.sources[{number}].namespace"),
+            "OSM took a source without a namespace for nobody, and here it would be one of the TrafficTarget's namespace",
+            "name the namespace of the source",
+        );
+    }
+    // Where all of them were nobody, nothing is left that it allows.
+    !sources.is_empty() || imported.lost.len() == before
 }
 
 /// Has a TrafficSplit name its service, which OSM's own examples write as a host. Returns what there is to be known about it.

@@ -49,7 +49,11 @@ pub(super) async fn import(cluster: &Cluster, args: &Import) -> Result<ExitCode>
     let served = served(cluster, mesh, namespace.is_some()).await?;
     let known = import::kinds(mesh);
     let mut missing = known.to_vec();
-    missing.retain(|kind| served.values().all(|one| one["kind"] != **kind));
+    let is_served = |kind: &str| {
+        let mut own = served.values().filter(|one| one["isOwn"] == true);
+        own.any(|one| one["kind"] == kind)
+    };
+    missing.retain(|kind| !is_served(kind));
     let missing_names = missing.join(", ");
     if missing.len() == known.len() {
         let what = format!("the cluster at {} has no kind of that mesh", cluster.server);
@@ -70,28 +74,30 @@ pub(super) async fn import(cluster: &Cluster, args: &Import) -> Result<ExitCode>
             vec![plain(found.ok_or_else(missing)?, NAMESPACE)]
         }
     };
-    let own = served.values().map(|one| {
+    let others = served.values().map(|one| {
         Kind::new(
             text(one, "/kind"),
             text(one, "/version"),
             text(one, "/plural"),
         )
     });
-    for kind in PLAIN.into_iter().chain(own) {
+    for kind in PLAIN.into_iter().chain(others) {
         objects.extend(list(cluster, kind, namespace).await?);
     }
     objects.retain(|o| !import::is_part(mesh, text(o, "/kind"), text(o, "/metadata/namespace")));
     import::translate(args, objects)
 }
 
-/// The mesh's kinds in their order, each in the first version that the API server prefers. `within`: only those of
-/// namespaces.
+/// The mesh's kinds, and others that it obeys, in their order, each in the first version that the API server prefers.
+/// `within`: only those of namespaces.
 async fn served(cluster: &Cluster, mesh: OtherMesh, within: bool) -> Result<Map<String, Value>> {
     let mut kinds = Map::new();
     let groups = cluster.get("/apis").await?.unwrap_or_default();
     for group in items(&groups, "/groups") {
         let name = text(group, "/name");
-        if !import::is_of(mesh, name) {
+        let is_own = import::is_of(mesh, name);
+        let foreign = import::foreign_kinds(mesh, name);
+        if !is_own && foreign.is_empty() {
             continue;
         }
         for version in items(group, "/versions") {
@@ -101,13 +107,14 @@ async fn served(cluster: &Cluster, mesh: OtherMesh, within: bool) -> Result<Map<
             for one in items(&all, "/resources") {
                 let (plural, kind) = (text(one, "/name"), text(one, "/kind"));
                 let may_list = items(one, "/verbs").any(|verb| verb == "list");
-                let is_meant = !within || one["namespaced"] == true;
+                let is_read = is_own || foreign.contains(&kind);
+                let is_meant = is_read && (!within || one["namespaced"] == true);
                 // A slash: a part of an object, such as its status.
                 if may_list && is_meant && !plural.contains('/') {
                     let known = kinds.entry(format!("{kind} {name} {plural}"));
-                    known.or_insert_with(
-                        || json!({ "kind": kind, "version": version, "plural": plural }),
-                    );
+                    known.or_insert_with(|| {
+                        json!({ "kind": kind, "version": version, "plural": plural, "isOwn": is_own })
+                    });
                 }
             }
         }

@@ -250,6 +250,28 @@ fn kinds_of_fsm_are_read() {
     assert!(!answer.out.contains("fsm-controller"), "{answer:?}");
 }
 
+/// Served to whoever has gateways, with or without Linkerd.
+const GATEWAY_API: [Kind; 3] = [
+    (
+        "gateway.networking.k8s.io",
+        &["v1", "v1beta1"],
+        "Gateway",
+        "gateways",
+    ),
+    (
+        "gateway.networking.k8s.io",
+        &["v1"],
+        "GRPCRoute",
+        "grpcroutes",
+    ),
+    (
+        "gateway.networking.k8s.io",
+        &["v1", "v1beta1"],
+        "HTTPRoute",
+        "httproutes",
+    ),
+];
+
 const LINKERD: [Kind; 10] = [
     (
         "linkerd.io",
@@ -330,6 +352,10 @@ const LINKERD_OBJECTS: &str = r#"
 {"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "HTTPLocalRateLimitPolicy", "metadata": {"name": "slow", "namespace": "shop"},
  "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "total": {"requestsPerSecond": 100}}}
 ---
+{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "reads", "namespace": "shop"},
+ "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "ratings"}],
+          "rules": [{"matches": [{"method": "GET", "path": {"type": "PathPrefix", "value": "/"}}]}]}}
+---
 {"apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute", "metadata": {"name": "web", "namespace": "shop"},
  "spec": {"parentRefs": [{"group": "core", "kind": "Service", "name": "web"}], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]},
  "status": {"parents": []}}
@@ -358,7 +384,8 @@ const LINKERD_OBJECTS: &str = r#"
 
 #[test]
 fn every_kind_of_linkerd_is_read() {
-    let server = ApiServer::start(&LINKERD, LINKERD_OBJECTS);
+    let kinds = [&GATEWAY_API[..], &LINKERD].concat();
+    let server = ApiServer::start(&kinds, LINKERD_OBJECTS);
     let answer = import(&server, "linkerd", "linkerd-viz");
     assert_eq!(
         made(&answer),
@@ -377,5 +404,22 @@ fn every_kind_of_linkerd_is_read() {
     assert!(!answer.err.contains("left out"), "{answer:?}");
     assert!(!answer.out.contains("metrics-api"), "{answer:?}");
     let seen = server.seen();
-    assert!(seen.iter().all(|r| !r.contains("tap.linkerd")), "{seen:#?}");
+    let is_foreign = |r: &String| r.contains("tap.linkerd") || r.contains("/gateways");
+    assert!(!seen.iter().any(is_foreign), "{seen:#?}");
+    // Requests that a Server's route of Gateway API does not match stay refused.
+    let (objects, _) = told(&answer);
+    let mut objects = objects.iter().map(|one| &one["object"]);
+    let old = objects.find(|object| object["metadata"]["name"] == "old");
+    let to = &old.unwrap()["spec"]["rules"][0]["to"];
+    assert_eq!(to["methods"], json!(["GET"]), "{to}");
+}
+
+#[test]
+fn gateway_api_alone_is_no_linkerd() {
+    let server = ApiServer::start(&GATEWAY_API, "");
+    let answer = server.import(&["linkerd"]);
+    assert_eq!((answer.code, answer.out.as_str()), (1, ""), "{answer:?}");
+    for part in ["has no kind of that mesh", "HTTPRoute"] {
+        assert!(answer.err.contains(part), "{part}: {answer:?}");
+    }
 }

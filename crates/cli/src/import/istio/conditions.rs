@@ -24,16 +24,18 @@ pub(super) fn condition(
     let header = key
         .strip_prefix("request.headers[")
         .and_then(|k| k.strip_suffix(']'));
-    let made = if let Some(name) = header {
+    // Istio reads what HTTP/2 says before the headers by such names, too.
+    let is_none = header.is_some_and(|name| name.starts_with([':', '@']));
+    let made = if let Some(name) = header.filter(|_| !is_none) {
         let name = quoted(name);
         let value = format!("request.headers[{name}]");
         let has = format!("{name} in request.headers");
-        let wanted = match values.iter().any(|v| v == "*") {
+        // A star is any value, also an empty one.
+        let is_one_of = |all: &[String]| match all.iter().any(|v| v == "*") {
             true => Some(has.clone()),
-            false => any(&value, &values).map(|c| format!("{has} && {c}")),
+            false => any(&value, all).map(|c| format!("{has} && {c}")),
         };
-        let unwanted = any(&value, &not).map(|c| format!("{has} && {c}"));
-        Some((wanted, unwanted))
+        Some((is_one_of(&values), is_one_of(&not)))
     } else if let Some(names) = claim_names(&key) {
         let is_one_of = |all: &[String]| claim(&names, all);
         is_one_of(&values).zip(is_one_of(&not))
@@ -54,6 +56,10 @@ pub(super) fn condition(
     let Some((wanted, unwanted)) = made else {
         match key.as_str() {
             "remote.ip" => imported.lose(id, at, CLIENT, GATEWAY),
+            _ if is_none => {
+                let instead = "say `paths`, `methods` or `hosts` of an operation instead";
+                imported.lose(id, at, &format!("`{key}` is no header"), instead);
+            }
             _ => imported.lose(id, at, &format!("`{key}` is not known here"), POLICY),
         }
         return Vec::new();

@@ -1,6 +1,8 @@
 //! Connections that are not HTTP: a TLSRoute or TCPRoute for each rule of `tls` or `tcp`. Such a route has one rule and one
 //! list of server names, so matches with other names get a route of their own.
 
+use super::exported::{is_elsewhere, named, namespaces_elsewhere};
+use super::grants;
 use super::matches::SEE;
 use super::virtual_service::Virtual;
 use crate::import::fields::{list, lose_rest, take};
@@ -23,12 +25,22 @@ pub(super) fn route(
     (rules, gateways): (&[Value], &[&str]),
     imported: &mut Imported,
 ) {
+    let (there, here): (Vec<Value>, Vec<Value>) = parents.iter().cloned().partition(is_elsewhere);
+    let namespace = read.source.namespace();
     let mut count = 0;
     for (number, rule) in rules.iter().enumerate() {
         let at = format!("spec.{field}[{number}]");
         let mut rule = rule.clone();
         let places = places(&read.id, &at, &mut rule, gateways, imported);
-        if places.is_empty() || parents.is_empty() {
+        if !places.is_empty() && !there.is_empty() {
+            let why = format!(
+                "a {kind} for a Service of another namespace would be for callers of {} alone, which is not supported",
+                namespace.unwrap_or("its own namespace")
+            );
+            let instead = format!("put it into {}", named(&namespaces_elsewhere(&there)));
+            imported.lose(&read.id, &at, &why, &instead);
+        }
+        if places.is_empty() || here.is_empty() {
             continue;
         }
         let backends = read.backends(&at, &mut rule, imported);
@@ -43,14 +55,15 @@ pub(super) fn route(
                 _ => format!("{name}-{count}"),
             };
             let spec = json!({
-                "parentRefs": at_ports(parents, &ports), "rules": [{ "backendRefs": backends }],
+                "parentRefs": at_ports(&here, &ports), "rules": [{ "backendRefs": backends }],
             });
-            let mut route = object(kind, read.source.namespace(), &name, spec);
+            let grants = grants::note(kind, namespace, &spec);
+            let mut route = object(kind, namespace, &name, spec);
             route["apiVersion"] = "gateway.networking.k8s.io/v1".into();
             if !names.is_empty() {
                 route["spec"]["hostnames"] = json!(names);
             }
-            imported.make(&read.id, route);
+            imported.make(&read.id, route).notes.extend(grants);
         }
     }
 }

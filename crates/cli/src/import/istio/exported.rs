@@ -44,8 +44,6 @@ impl<'s> Exported<'s> {
             return parents;
         };
         let before = parents.len();
-        // One of another namespace is named with it.
-        let is_elsewhere = |parent: &Value| parent.get("namespace").is_some();
         parents.retain(|parent| namespaces.contains(self.own) && is_elsewhere(parent));
         if parents.len() < before {
             let why = format!(
@@ -61,6 +59,24 @@ impl<'s> Exported<'s> {
             imported.lose(self.id, "spec.exportTo", &why, "copy it to the others");
         }
         parents
+    }
+
+    /// Names that a route for all callers is for those of its own namespace at Services of others.
+    pub(super) fn lose_callers(&self, parents: &[Value], imported: &mut Imported) {
+        let there = namespaces_elsewhere(parents);
+        if !self.is_for_all() || there.is_empty() {
+            return;
+        }
+        let there = named(&there);
+        let own = match self.own {
+            "" => "its own namespace",
+            own => own,
+        };
+        let why = format!(
+            "it was for all callers; here it is for those of {own} where the Services are of another namespace ({there})"
+        );
+        let instead = format!("put it into {there}");
+        imported.lose(self.id, "spec.hosts", &why, &instead);
     }
 
     /// Keeps the gateways whose proxies saw it.
@@ -96,7 +112,19 @@ impl<'s> Exported<'s> {
     }
 }
 
-fn named(namespaces: &BTreeSet<String>) -> String {
+/// Whether a parent is a Service of another namespace, which is named with it.
+pub(super) fn is_elsewhere(parent: &Value) -> bool {
+    parent["kind"] == "Service" && parent.get("namespace").is_some()
+}
+
+/// Returns the other namespaces that have Services among the parents.
+pub(super) fn namespaces_elsewhere(parents: &[Value]) -> BTreeSet<String> {
+    let there = parents.iter().filter(|parent| is_elsewhere(parent));
+    let names = there.filter_map(|parent| parent["namespace"].as_str());
+    names.map(str::to_owned).collect()
+}
+
+pub(super) fn named(namespaces: &BTreeSet<String>) -> String {
     let names: Vec<&str> = namespaces.iter().map(String::as_str).collect();
     match names.as_slice() {
         [] => "no namespace".to_owned(),

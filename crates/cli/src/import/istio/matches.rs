@@ -1,5 +1,6 @@
 //! Matches of a VirtualService: what Gateway API can say, and conditions in CEL for the rest.
 
+use super::hosts::is_compared;
 use crate::import::cel::{negated, quoted};
 use crate::import::fields::{METHODS, lose_rest, take, text};
 use crate::import::imported::Imported;
@@ -53,6 +54,21 @@ impl Text {
         }
     }
 
+    /// As a text for `request.host`. None: it has what no host here has.
+    fn for_host(&self) -> Option<Self> {
+        match self {
+            Self::Exact(text) => is_compared(text).then(|| Self::Exact(text.to_ascii_lowercase())),
+            Self::Prefix(text) => {
+                (!text.contains(':')).then(|| Self::Prefix(text.to_ascii_lowercase()))
+            }
+            // A colon of a group is none of a port.
+            Self::Regex(text) => {
+                let has_port = text.replace("(?:", "").contains(':');
+                (!has_port).then(|| Self::Regex(format!("(?i){text}")))
+            }
+        }
+    }
+
     /// `type` and `value` of Gateway API, which knows prefixes of paths alone.
     fn written(&self) -> Map<String, Value> {
         let (kind, value) = match self {
@@ -93,7 +109,14 @@ impl Match {
             None => {}
         }
         if let Some(host) = take(&mut one, "authority").and_then(|host| Text::read(&host)) {
-            read.conditions.push(host.condition("request.host"));
+            match host.for_host() {
+                Some(host) => read.conditions.push(host.condition("request.host")),
+                None => {
+                    let why = "the port of a Host is not compared";
+                    let instead = "leave the port out, and translate it again";
+                    imported.lose(id, &format!("{at}.authority"), why, instead);
+                }
+            }
         }
         if let Some(namespace) = text(&mut one, "sourceNamespace") {
             read.conditions
@@ -187,25 +210,28 @@ impl Match {
         written.into()
     }
 
-    /// Whether Gateway API prefers it: an exact path, a longer prefix, a method, more headers, more parameters.
+    /// Whether proxies try it before the other: an exact path, a regular expression, a longer prefix, a method, more headers,
+    /// more parameters, a condition.
     pub(super) fn outranks(&self, other: &Self) -> bool {
         self.rank() > other.rank()
     }
 
-    fn rank(&self) -> (bool, usize, bool, usize, usize) {
-        let (exact, prefix) = match &self.path {
-            Some(Text::Exact(path)) => (true, path.len()),
-            Some(Text::Prefix(path)) => (false, path.len()),
-            // The longer of two regular expressions.
-            Some(Text::Regex(path)) => (false, path.len()),
-            None => (false, 1),
+    /// As proxies rank it. All regular expressions are equal.
+    fn rank(&self) -> (u8, usize, bool, usize, usize, usize) {
+        let (kind, length) = match &self.path {
+            Some(Text::Exact(path)) => (2, path.len()),
+            Some(Text::Regex(_)) => (1, usize::MAX),
+            Some(Text::Prefix(path)) => (1, path.trim_end_matches('/').len()),
+            None => (1, 0),
         };
         (
-            exact,
-            prefix,
+            kind,
+            length,
             self.method.is_some(),
             self.headers.len(),
             self.query.len(),
+            // A rule has all of them as one.
+            usize::from(!self.conditions.is_empty()),
         )
     }
 

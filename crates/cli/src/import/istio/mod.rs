@@ -10,6 +10,8 @@ mod destination_rule;
 mod exported;
 mod gateway;
 mod gateway_api;
+mod grants;
+mod hosts;
 mod labels;
 mod matches;
 mod path_templates;

@@ -1,5 +1,6 @@
 //! Requests that rules of policies are about.
 
+use super::hosts::hosts;
 use super::path_templates::{any_path, is_known};
 use super::ports::{Place, Wanted, both, numbers};
 use crate::import::POLICY;
@@ -57,11 +58,15 @@ pub(super) fn to(
         }
         false => when.extend(any_path(&paths)),
     }
-    when.extend(any("request.host", &texts(&mut operation, "hosts")));
+    let mut hosts = |name: &str| {
+        let theirs = texts(&mut operation, name);
+        hosts(id, &format!("{at}.{name}"), &theirs, imported)
+    };
+    let (hosts, not_hosts) = (hosts("hosts"), hosts("notHosts"));
+    when.extend(any("request.host", &hosts));
     let not_methods = texts(&mut operation, "notMethods");
     when.extend(negated(any("request.method", &not_methods)));
     when.extend(negated(any_path(&not_paths)));
-    let not_hosts = texts(&mut operation, "notHosts");
     when.extend(negated(any("request.host", &not_hosts)));
     when.extend(place.unwanted(&not_ports.unwrap_or_default()));
     lose_rest(imported, id, at, &operation, POLICY);

@@ -8,7 +8,7 @@ use crate::import::imported::Imported;
 use crate::import::services::Service;
 use crate::import::source::Source;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of Services that a loss says; of more it says how many.
 const NAMED: usize = 5;
@@ -42,7 +42,7 @@ pub(super) fn targets<'s>(
         true => "spec.selector",
         false => "spec.targetRefs",
     };
-    let mut names = Vec::new();
+    let mut names: Vec<(String, String)> = Vec::new();
     for (number, mut reference) in named.into_iter().enumerate() {
         let at = format!("spec.targetRefs[{number}]");
         if text(&mut reference, "kind").as_deref() != Some("Service") {
@@ -51,8 +51,9 @@ pub(super) fn targets<'s>(
             continue;
         }
         take(&mut reference, "group");
-        names.extend(text(&mut reference, "name"));
+        let name = text(&mut reference, "name").unwrap_or_default();
         lose_rest(imported, id, &at, &reference, POLICY);
+        names.push((at, name));
     }
     let labels = text_map(spec, "selector/matchLabels");
     // Without a part of its selector the policy would be about more Services.
@@ -70,7 +71,7 @@ pub(super) fn targets<'s>(
     for service in services {
         let theirs = service.namespace.as_deref();
         let is_here = whole_mesh || theirs == source.namespace();
-        let is_named = chooses || names.contains(&service.name);
+        let is_named = chooses || names.iter().any(|(_, name)| *name == service.name);
         if !is_here || !is_named {
             continue;
         }
@@ -81,6 +82,8 @@ pub(super) fn targets<'s>(
             false => {}
         }
     }
+    let found = meant.values().flatten().chain(&of_gateways).chain(&in_part);
+    lose_missing(id, &names, found, imported);
     if !of_gateways.is_empty() && are_known {
         let why = format!(
             "pods of {} are a gateway's of Istio, which ends with it",
@@ -107,6 +110,26 @@ pub(super) fn targets<'s>(
     Targets {
         services: meant,
         are_known,
+    }
+}
+
+/// Names the references to Services that were not found beside those that were.
+fn lose_missing<'s>(
+    id: &str,
+    names: &[(String, String)],
+    found: impl Iterator<Item = &'s &'s Service>,
+    imported: &mut Imported,
+) {
+    let found: BTreeSet<&str> = found.map(|service| service.name.as_str()).collect();
+    // Without any the whole policy is lost.
+    if found.is_empty() {
+        return;
+    }
+    for (at, name) in names {
+        if !found.contains(name.as_str()) {
+            let why = format!("there is no Service `{name}` with a selector among the objects");
+            imported.lose(id, at, &why, "give it, too");
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use super::exported::Exported;
 use super::matches::{Match, SEE};
 use super::proxies::Proxies;
-use super::{connections, steps};
+use super::{connections, grants, steps};
 use crate::import::fields::{list, lose_rest, nest, take, text, time};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Named, Service, subset_name};
@@ -73,6 +73,9 @@ pub(super) fn import(
         true => Vec::new(),
         false => exported.services(read.services_of(&hosts, imported), imported),
     };
+    if !rules.is_empty() {
+        exported.lose_callers(&parents, imported);
+    }
     let mut make = |name: &str, parents: &[Value], hosts: &[&String], gateways: &[&str]| {
         read.route(name, parents, hosts, &rules, gateways, imported);
         for (kind, rules) in &connections {
@@ -172,9 +175,11 @@ impl Virtual<'_> {
             spec["hostnames"] = json!(hosts);
         }
         let namespace = self.source.namespace();
+        let grants = grants::note("HTTPRoute", namespace, &spec);
         let mut route = object("HTTPRoute", namespace, name, spec);
         route["apiVersion"] = "gateway.networking.k8s.io/v1".into();
         let made = imported.make(&self.id, route);
+        made.notes.extend(grants);
         if read
             .iter()
             .any(|(_, one): &(String, Match)| one.is_prefix())
@@ -185,7 +190,7 @@ impl Virtual<'_> {
         for (filter, spec) in filters {
             imported.make(&self.id, object("HTTPFilter", namespace, &filter, spec));
         }
-        // Gateway API goes by what is more specific, Istio by the order.
+        // Proxies go by what is more specific, Istio by the order.
         for (later, (place, one)) in read.iter().enumerate() {
             let mut before = read.iter().take(later);
             let earlier = before.find(|(other_place, other)| {
@@ -193,13 +198,13 @@ impl Virtual<'_> {
             });
             if let Some((other, _)) = earlier {
                 let why = format!(
-                    "it is more specific than {other}, and wins here where both match; in Istio the first did"
+                    "it is tried before {other}, and wins here where both match; in Istio the first did"
                 );
                 imported.lose(
                     &self.id,
                     place,
                     &why,
-                    "give the first one's matches the same path, too",
+                    "make the first one's matches as specific: docs/features/routing.md",
                 );
             }
         }
@@ -309,14 +314,15 @@ impl Virtual<'_> {
         let mut backends = Vec::new();
         for (number, mut route) in all.into_iter().enumerate() {
             let at = format!("{at}.route[{number}]");
-            let weight = take(&mut route, "weight").filter(|_| !one);
+            let weight = take(&mut route, "weight");
             let filters = steps::headers(&mut route);
             let destination = take(&mut route, "destination").unwrap_or_default();
             if let Some(mut backend) =
                 self.destination(&format!("{at}.destination"), destination, imported)
             {
-                if let Some(weight) = weight {
-                    backend.insert("weight".into(), weight);
+                // Beside others one without a weight gets nothing.
+                if !one {
+                    backend.insert("weight".into(), weight.unwrap_or_else(|| 0.into()));
                 }
                 if !filters.is_empty() {
                     backend.insert("filters".into(), filters.into());

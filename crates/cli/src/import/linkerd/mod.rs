@@ -1,8 +1,9 @@
-//! Linkerd: who may call whom (`policy`), how a service is called (`service_profile`), routes of HTTP, and which pods have
-//! sidecars (`labels`).
+//! Linkerd: who may call whom (`policy`), how a service is called (`service_profile`, `order`), routes of HTTP, and which pods
+//! have sidecars (`labels`).
 
 mod authentication;
 mod labels;
+mod order;
 mod overlap;
 mod policy;
 mod service_profile;
@@ -16,6 +17,7 @@ use super::services::Service;
 use super::source::Source;
 use policy::Policies;
 use serde_json::Value;
+use target::is_gateway_route;
 
 /// Translates all of them.
 pub(super) fn import(objects: Vec<Value>) -> Imported {
@@ -42,6 +44,7 @@ pub(super) fn import(objects: Vec<Value>) -> Imported {
                 let (why, instead) = other(kind);
                 imported.lose(&source.id, "spec", why, instead);
             }
+            (_, false) if is_gateway_route(&source) => policies.add(source, &mut imported),
             (_, false) => {
                 let id = source.id.clone();
                 import_labels(id, source.into_whole(), &mut imported, labels::translate);

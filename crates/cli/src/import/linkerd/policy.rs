@@ -25,7 +25,7 @@ pub(super) struct Policies {
 impl Policies {
     pub(super) fn add(&mut self, source: Source, imported: &mut Imported) {
         match source.kind.as_str() {
-            "HTTPRoute" => self.routes.push(Route::read(source, imported)),
+            "HTTPRoute" | "GRPCRoute" => self.routes.push(Route::read(source, imported)),
             "MeshTLSAuthentication" | "NetworkAuthentication" => self.authentications.push(source),
             "Server" => self.servers.push(Server::read(source, imported)),
             _ => self.policies.push(source),
@@ -143,6 +143,7 @@ impl Policies {
         spec: &mut Value,
         imported: &mut Imported,
     ) -> Vec<Target<'_>> {
+        let group = text(spec, "targetRef/group");
         let kind = text(spec, "targetRef/kind").unwrap_or_default();
         let name = text(spec, "targetRef/name").unwrap_or_default();
         take(spec, "targetRef");
@@ -154,9 +155,10 @@ impl Policies {
                 .map(|server| self.whole(server))
                 .collect(),
             "Namespace" => servers.map(|server| self.whole(server)).collect(),
-            "HTTPRoute" => {
-                let mut routes = self.routes.iter();
-                let route = routes.find(|r| here(&r.namespace) && r.name == name);
+            "HTTPRoute" | "GRPCRoute" => {
+                let is_named = |r: &&Route| r.is_named(group.as_deref(), &kind, &name);
+                let mut routes = self.routes.iter().filter(is_named);
+                let route = routes.find(|r| here(&r.namespace));
                 servers
                     .filter(|s| route.is_some_and(|r| r.servers.contains(&s.name)))
                     .map(|server| Target {
@@ -198,7 +200,9 @@ impl Policies {
         let mut better = BTreeSet::new();
         for target in targets {
             let others = self.routes.iter().filter(|r| r.is_of(target.server));
-            for other in others.filter(|other| !target.routes.iter().any(|r| r.id == other.id)) {
+            // A namesake of the other group is another one.
+            let is_it = |other: &&Route| target.routes.iter().any(|r| std::ptr::eq(*r, *other));
+            for other in others.filter(|other| !is_it(other)) {
                 if target.routes.iter().any(|route| route.may_lose(other)) {
                     better.insert(other.id.as_str());
                 }

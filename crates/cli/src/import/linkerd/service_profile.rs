@@ -1,6 +1,7 @@
 //! How a service is called: routes with their timeouts and retries become an HTTPRoute, the budget of retries a
-//! TrafficPolicy.
+//! TrafficPolicy. One of another namespace than its Service is for callers of that namespace, as such an HTTPRoute is, too.
 
+use super::order::lose_outranking;
 use crate::import::fields::{METHODS, carry, list, lose_rest, nest, take, text, time};
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Named, Service};
@@ -22,13 +23,14 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
             "an Egress has hosts outside: docs/features/egress.md",
         );
     };
-    let namespace = named.namespace.clone();
-    budget(&id, &named, &mut spec, imported);
-    let backends = overrides(&id, &named, &source, &mut spec, services, imported);
+    // A file may leave the profile's own namespace to whoever applies it.
+    let is_of_callers = source.namespace.is_some() && source.namespace != named.namespace;
+    budget(&id, &named, is_of_callers, &mut spec, imported);
+    let backends = overrides(&id, &source, &mut spec, services, imported);
     let mut rules = Vec::new();
     for (number, route) in list(&mut spec, "routes").into_iter().enumerate() {
         let at = format!("spec.routes[{number}]");
-        rules.extend(rule(&id, &at, route, imported));
+        rules.extend(rule(&id, &at, route, imported).map(|rule| (at, rule)));
     }
     if !list(&mut spec, "opaquePorts").is_empty() {
         let why = "ports that are not looked into are an annotation";
@@ -47,7 +49,7 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     let needs_backends = backends.is_some()
         || rules
             .iter()
-            .any(|rule| rule.get("timeouts").or(rule.get("retry")).is_some());
+            .any(|(_, rule)| rule.get("timeouts").or(rule.get("retry")).is_some());
     if !needs_backends {
         let why = "its routes only name requests for metrics";
         return imported.lose(
@@ -57,10 +59,14 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
             "the access log has paths; metrics go by service",
         );
     }
-    let own = named.find(services).and_then(Service::only_port);
-    let Some(backends) =
-        backends.or_else(|| Some(vec![json!({ "name": named.name, "port": own? })]))
-    else {
+    let called = named.reference(source.namespace());
+    let own = || {
+        let port = named.find(services).and_then(Service::only_port)?;
+        let mut backend = called.clone();
+        backend.insert("port".into(), port.into());
+        Some(vec![Value::from(backend)])
+    };
+    let Some(backends) = backends.or_else(own) else {
         let why = format!(
             "the Service {} is not among the objects, or has several ports",
             named.name
@@ -72,22 +78,49 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
             "give the Services, too: kubectl get services -A -o yaml",
         );
     };
+    lose_outranking(&id, &rules, imported);
+    let mut rules: Vec<Value> = rules.into_iter().map(|(_, rule)| rule).collect();
     rules.push(json!({}));
     for rule in &mut rules {
         rule["backendRefs"] = backends.clone().into();
     }
-    let parent = json!({ "group": "", "kind": "Service", "name": named.name });
+    let needs_grant = backends.iter().any(|backend| needs_grant(backend, &called));
+    // The namespace of callers may have a service of that name, too.
+    let name = match (&named.namespace, is_of_callers) {
+        (Some(there), true) => format!("{}-{there}", named.name),
+        _ => named.name.clone(),
+    };
+    let mut parent = Map::new();
+    parent.insert("group".into(), "".into());
+    parent.insert("kind".into(), "Service".into());
+    parent.extend(called);
     let spec = json!({ "parentRefs": [parent], "rules": rules });
-    let mut route = object("HTTPRoute", namespace.as_deref(), &named.name, spec);
+    let mut route = object("HTTPRoute", source.namespace(), &name, spec);
     route["apiVersion"] = "gateway.networking.k8s.io/v1".into();
-    imported.make(&id, route);
+    let made = imported.make(&id, route);
+    if needs_grant {
+        let note = "backends of other namespaces need a ReferenceGrant there: docs/kubernetes.md";
+        made.notes.push(note.into());
+    }
+}
+
+/// Whether a backend's namespace must permit the reference. The Service that is called needs no permission.
+fn needs_grant(backend: &Value, called: &Map<String, Value>) -> bool {
+    let is_same = |field: &str| backend.get(field) == called.get(field);
+    let is_called = is_same("name") && is_same("namespace");
+    !is_called && backend.get("namespace").is_some()
 }
 
 /// `retryBudget`, which says how many retries may be added.
-fn budget(id: &str, named: &Named, spec: &mut Value, imported: &mut Imported) {
+fn budget(id: &str, named: &Named, is_of_callers: bool, spec: &mut Value, imported: &mut Imported) {
     let Some(mut theirs) = take(spec, "retryBudget") else {
         return;
     };
+    if is_of_callers {
+        let why = "it was for callers of the profile's namespace, and a TrafficPolicy is for all callers of the Service";
+        let instead = "write `retry.budget` of a TrafficPolicy for all of them, or leave it out: docs/manifests/traffic.md";
+        return imported.lose(id, "spec.retryBudget", why, instead);
+    }
     let mut ours = Map::new();
     if let Some(ratio) = take(&mut theirs, "retryRatio").and_then(|ratio| ratio.as_f64()) {
         // A share from 0 to 1.
@@ -121,7 +154,6 @@ fn budget(id: &str, named: &Named, spec: &mut Value, imported: &mut Imported) {
 /// `dstOverrides`: where the requests of the service go instead. None: nothing is said, or it cannot be.
 fn overrides(
     id: &str,
-    named: &Named,
     source: &Source,
     spec: &mut Value,
     services: &[Service],
@@ -142,7 +174,7 @@ fn overrides(
             imported.lose(id, &at, &why, "give the Services, too, or name the port");
             continue;
         };
-        let mut backend = found.reference(named.namespace.as_deref());
+        let mut backend = found.reference(source.namespace());
         backend.insert("port".into(), port.into());
         let Some(thousandths) = weight.as_ref().map_or(Some(1000), thousandths) else {
             let why = "a weight is a whole number, or one of thousandths with `m` behind it";

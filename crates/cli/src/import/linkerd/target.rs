@@ -28,12 +28,27 @@ pub(super) struct Server {
 /// Requests to Servers.
 pub(super) struct Route {
     pub(super) id: String,
+    /// API group and kind. Routes of Linkerd's own group and of Gateway API's may have the same name.
+    group_kind: (String, String),
     pub(super) namespace: Option<String>,
     pub(super) name: String,
     /// Names of Servers in its namespace.
     pub(super) servers: Vec<String>,
+    /// Empty: they could not be read.
     requests: Vec<Map<String, Value>>,
     is_whole: bool,
+}
+
+/// Group of Linkerd's Servers and policies.
+const POLICY_GROUP: &str = "policy.linkerd.io";
+
+/// Whether it is a route of Gateway API with a Server among its parents: Linkerd obeys it as it does its own.
+pub(super) fn is_gateway_route(source: &Source) -> bool {
+    let parents = source.spec["parentRefs"].as_array();
+    let mut parents = parents.into_iter().flatten();
+    source.group() == "gateway.networking.k8s.io"
+        && matches!(source.kind.as_str(), "HTTPRoute" | "GRPCRoute")
+        && parents.any(|parent| parent["group"] == POLICY_GROUP && parent["kind"] == "Server")
 }
 
 /// The subject of a policy: a port of Services, and requests to it.
@@ -122,21 +137,22 @@ impl Route {
     pub(super) fn read(mut source: Source, imported: &mut Imported) -> Self {
         let mut spec = std::mem::take(&mut source.spec);
         let id = source.id.clone();
+        let group_kind = (source.group().to_owned(), source.kind.clone());
         let before = imported.lost.len();
-        let mut servers = Vec::new();
-        for (number, mut parent) in list(&mut spec, "parentRefs").into_iter().enumerate() {
-            let at = format!("spec.parentRefs[{number}]");
-            take(&mut parent, "group");
-            let is_server = text(&mut parent, "kind").as_deref() == Some("Server");
-            let namespace = text(&mut parent, "namespace");
-            let name = text(&mut parent, "name");
-            lose_rest(imported, &id, &at, &parent, POLICY);
-            if is_server && (namespace.is_none() || namespace == source.namespace) {
-                servers.extend(name);
-            } else {
-                let why = "it is no Server of the route's namespace, and other parents are";
-                imported.lose(&id, &at, why, "give this parent a route of its own");
-            }
+        let servers = servers(&source, &mut spec, imported);
+        if source.kind == "GRPCRoute" {
+            let why = "the conditions of a policy are about requests of HTTP, and without it a policy about its Server would allow more";
+            let instead = "write the methods as paths of an HTTPRoute, `/package.Service/Method`, or write the policy anew: docs/manifests/access.md";
+            imported.lose(&id, "spec.rules", why, instead);
+            return Self {
+                id,
+                group_kind,
+                namespace: source.namespace,
+                name: source.name,
+                servers,
+                requests: Vec::new(),
+                is_whole: false,
+            };
         }
         let hosts = texts(&mut spec, "hostnames");
         let mut requests = Vec::new();
@@ -168,6 +184,7 @@ impl Route {
         Self {
             is_whole: imported.lost.len() == before,
             id,
+            group_kind,
             namespace: source.namespace,
             name: source.name,
             servers,
@@ -182,8 +199,36 @@ impl Route {
     /// Whether another one may be the better match of a request that both match.
     pub(super) fn may_lose(&self, other: &Self) -> bool {
         let mut pairs = self.requests.iter();
-        pairs.any(|one| other.requests.iter().any(|other| may_lose(one, other)))
+        other.requests.is_empty()
+            || pairs.any(|one| other.requests.iter().any(|other| may_lose(one, other)))
     }
+
+    /// Whether the `targetRef` of a policy of its namespace, with or without a group, is about it.
+    pub(super) fn is_named(&self, group: Option<&str>, kind: &str, name: &str) -> bool {
+        let (own_group, own_kind) = &self.group_kind;
+        own_group == group.unwrap_or(POLICY_GROUP) && own_kind == kind && self.name == name
+    }
+}
+
+/// Names of the Servers that are a route's parents. Another parent is lost.
+fn servers(source: &Source, spec: &mut Value, imported: &mut Imported) -> Vec<String> {
+    let id = &source.id;
+    let mut servers = Vec::new();
+    for (number, mut parent) in list(spec, "parentRefs").into_iter().enumerate() {
+        let at = format!("spec.parentRefs[{number}]");
+        take(&mut parent, "group");
+        let is_server = text(&mut parent, "kind").as_deref() == Some("Server");
+        let namespace = text(&mut parent, "namespace");
+        let name = text(&mut parent, "name");
+        lose_rest(imported, id, &at, &parent, POLICY);
+        if is_server && (namespace.is_none() || namespace == source.namespace) {
+            servers.extend(name);
+        } else {
+            let why = "it is no Server of the route's namespace, and other parents are";
+            imported.lose(id, &at, why, "give this parent a route of its own");
+        }
+    }
+    servers
 }
 
 /// The conditions of a match, and the hosts of its route.

@@ -2,8 +2,10 @@ use super::*;
 use crate::import::tests::{checked, lost};
 use serde_json::json;
 
+mod gateway_routes;
 mod no_wider;
 mod ports;
+mod profiles;
 
 const SERVICES: &str = "apiVersion: v1
 kind: Service

@@ -44,7 +44,12 @@ fn demands(policy: &Source, one: &Source) -> bool {
 
 fn is_about(policy: &Source, route: &Route) -> bool {
     let target = &policy.spec["targetRef"];
-    target["kind"] == "HTTPRoute"
-        && target["name"] == route.name.as_str()
-        && policy.namespace == route.namespace
+    let text = |field: &str| target[field].as_str();
+    let (kind, name) = (text("kind"), text("name"));
+    policy.namespace == route.namespace
+        && route.is_named(
+            text("group"),
+            kind.unwrap_or_default(),
+            name.unwrap_or_default(),
+        )
 }

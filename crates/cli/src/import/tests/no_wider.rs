@@ -265,3 +265,66 @@ spec: {{host: {host}, rateLimit: {{local: {{http: {{requests: 3, unit: minute}}}
         [("UpstreamTrafficSetting shop/b", "spec.host")]
     );
 }
+
+/// A TrafficTarget with this metadata besides its name, and with this destination, these sources and rules.
+fn target(namespace: &str, destination: &str, sources: &str, rules: &str) -> Imported {
+    imported(&format!(
+        "apiVersion: access.smi-spec.io/v1alpha3
+kind: TrafficTarget
+metadata: {{name: t{namespace}}}
+spec: {{destination: {{kind: ServiceAccount, name: web{destination}}}, sources: [{sources}]{rules}}}
+"
+    ))
+}
+
+const SHOP: &str = ", namespace: shop";
+const VISITOR: &str = "{kind: ServiceAccount, name: visitor, namespace: front}";
+const NOBODY: &str = "{kind: ServiceAccount, name: nobody}";
+const SQL: &str = ", rules: [{kind: TCPRoute, name: sql}]";
+
+/// Here one without rules allows everything, and one without a namespace is about its own.
+#[test]
+fn a_traffic_target_that_was_passed_over_is_not_made() {
+    let whole = target(SHOP, SHOP, VISITOR, SQL);
+    assert_eq!((whole.objects.len(), lost(&whole)), (1, vec![]));
+    // Whoever applies it says its namespace.
+    let somewhere = target("", SHOP, VISITOR, SQL);
+    assert_eq!((somewhere.objects.len(), lost(&somewhere)), (1, vec![]));
+
+    let there = "spec.destination.namespace";
+    for (namespace, destination, rules, fields) in [
+        (SHOP, SHOP, "", &["spec.rules"][..]),
+        (SHOP, SHOP, ", rules: []", &["spec.rules"]),
+        (SHOP, SHOP, ", rules: null", &["spec.rules"]),
+        (SHOP, "", SQL, &[there]),
+        (SHOP, ", namespace: ''", SQL, &[there]),
+        (SHOP, ", namespace: other", SQL, &[there]),
+        ("", "", SQL, &[there]),
+        (SHOP, "", "", &["spec.rules", there]),
+    ] {
+        let imported = target(namespace, destination, VISITOR, rules);
+        assert!(
+            imported.objects.is_empty(),
+            "{destination} {rules}: {imported:?}"
+        );
+        let lost = imported.lost.iter();
+        let lost: Vec<&str> = lost.map(|loss| loss.field.as_str()).collect();
+        assert_eq!(lost, fields, "{destination} {rules}");
+    }
+}
+
+/// Here it would be a caller of the TrafficTarget's namespace.
+#[test]
+fn a_source_without_a_namespace_is_taken_out() {
+    let id = "TrafficTarget shop/t";
+    let both = target(SHOP, SHOP, &format!("{NOBODY}, {VISITOR}"), SQL);
+    assert_eq!(lost(&both), [(id, "spec.sources[0].namespace")]);
+    let sources = &both.objects[0].object["spec"]["sources"];
+    assert_eq!(
+        *sources,
+        json!([{ "kind": "ServiceAccount", "name": "visitor", "namespace": "front" }])
+    );
+    let alone = target(SHOP, SHOP, NOBODY, SQL);
+    assert!(alone.objects.is_empty(), "{alone:?}");
+    assert_eq!(lost(&alone), [(id, "spec.sources[0].namespace")]);
+}

@@ -56,24 +56,91 @@ fn parents(imported: &Imported) -> Vec<Vec<&str>> {
 fn a_route_of_the_mesh_is_for_the_callers_that_saw_it() {
     let (own, other) = ("ratings", "reviews.other.svc.cluster.local");
     let both = format!("{own}, {other}");
-    let lost_it = [("VirtualService shop/v", "spec.exportTo")];
-    for (export, hosts, kept, losses) in [
-        ("", both.as_str(), vec!["ratings", "reviews"], 0),
-        ("'*'", own, vec!["ratings"], 0),
-        ("a, '*'", own, vec!["ratings"], 0),
-        // For a Service of another namespace it is for callers of its own.
-        ("'.'", other, vec!["reviews"], 0),
-        ("shop", other, vec!["reviews"], 0),
-        ("'.', a", other, vec!["reviews"], 1),
-        ("'.'", both.as_str(), vec!["reviews"], 1),
-        ("'.'", own, vec![], 1),
-        ("a", other, vec![], 1),
-        ("'~'", other, vec![], 1),
+    let (fewer, hidden) = (Some("spec.hosts"), Some("spec.exportTo"));
+    for (export, hosts, kept, field) in [
+        // For a Service of another namespace it is for callers of its own, and no longer for all.
+        ("", both.as_str(), vec!["ratings", "reviews"], fewer),
+        ("'*'", other, vec!["reviews"], fewer),
+        ("'*'", own, vec!["ratings"], None),
+        ("a, '*'", own, vec!["ratings"], None),
+        // These callers are whom it was for.
+        ("'.'", other, vec!["reviews"], None),
+        ("shop", other, vec!["reviews"], None),
+        ("'.', a", other, vec!["reviews"], hidden),
+        ("'.'", both.as_str(), vec!["reviews"], hidden),
+        ("'.'", own, vec![], hidden),
+        ("a", other, vec![], hidden),
+        ("'~'", other, vec![], hidden),
     ] {
         let imported = exported(export, hosts, "mesh");
         let expected = if kept.is_empty() { vec![] } else { vec![kept] };
         assert_eq!(parents(&imported), expected, "{export} {hosts}");
-        assert_eq!(lost(&imported), lost_it[..losses], "{export} {hosts}");
+        let fields = field.map(|field| ("VirtualService shop/v", field));
+        let expected: Vec<_> = fields.into_iter().collect();
+        assert_eq!(lost(&imported), expected, "{export} {hosts}");
+    }
+}
+
+/// A controller refuses such a route.
+#[test]
+fn connections_to_a_service_of_another_namespace_have_no_route_elsewhere() {
+    let other = "reviews.other.svc.cluster.local";
+    for export in ["'*'", "'.'"] {
+        for (hosts, kept) in [
+            (other.to_owned(), vec![]),
+            (format!("ratings, {other}"), vec![["ratings"], ["ratings"]]),
+        ] {
+            // For callers of its own namespace alone none of a Service there is made either.
+            let kept = if export == "'.'" { vec![] } else { kept };
+            let http = "http: [{route: [{destination: {host: ratings}}]}]";
+            let route = "route: [{destination: {host: ratings}}]";
+            let names = "match: [{sniHosts: [a.example]}]";
+            let text = manifests(export, &hosts, "mesh");
+            let connections = text.replace(
+                http,
+                &format!("tls: [{{{names}, {route}}}]\n  tcp: [{{{route}}}]"),
+            );
+            assert_ne!(connections, text);
+            let imported = beside_gateways(&connections);
+            assert_eq!(parents(&imported), kept, "{export} {hosts}");
+            let id = "VirtualService shop/v";
+            let mut expected = vec![(id, "spec.tls[0]"), (id, "spec.tcp[0]")];
+            if export == "'.'" && hosts != other {
+                expected.insert(0, (id, "spec.exportTo"));
+            }
+            assert_eq!(lost(&imported), expected, "{export} {hosts}");
+        }
+    }
+}
+
+#[test]
+fn a_backend_of_another_namespace_needs_a_grant() {
+    let other = "reviews.other.svc.cluster.local";
+    let to = |host: &str| format!("route: [{{destination: {{host: {host}}}}}]");
+    let mirrored = format!("{}, mirror: {{host: {other}}}", to("ratings"));
+    for (export, hosts, rules, needs) in [
+        ("", "ratings", format!("http: [{{{}}}]", to(other)), true),
+        ("", "ratings", format!("http: [{{{mirrored}}}]"), true),
+        ("", "ratings", format!("tcp: [{{{}}}]", to(other)), true),
+        (
+            "",
+            "ratings",
+            format!("http: [{{{}}}]", to("ratings")),
+            false,
+        ),
+        // Back to the Service that was called.
+        ("'.'", other, format!("http: [{{{}}}]", to(other)), false),
+    ] {
+        let http = "http: [{route: [{destination: {host: ratings}}]}]";
+        let text = manifests(export, hosts, "mesh").replace(http, &rules);
+        let imported = beside_gateways(&text);
+        assert_eq!(imported.lost, [], "{hosts} {rules}");
+        let [made] = imported.objects.as_slice() else {
+            panic!("{imported:?}");
+        };
+        let mut notes = made.notes.iter();
+        let said = notes.any(|n| n.contains("ReferenceGrant") && n.contains("(other)"));
+        assert_eq!(said, needs, "{hosts} {rules}");
     }
 }
 

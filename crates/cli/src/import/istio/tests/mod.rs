@@ -4,6 +4,8 @@ mod no_wider;
 mod passed_over;
 mod policies;
 mod port_numbers;
+mod requests;
+mod routes;
 mod traffic;
 
 use super::*;

@@ -107,6 +107,41 @@ fn a_policy_about_all_names_the_gateways_that_it_was_about() {
 }
 
 #[test]
+fn a_reference_to_no_service_is_named_beside_those_that_are_found() {
+    let refs = |names: &[&str]| {
+        let one = |name: &&str| format!("{{group: '', kind: Service, name: {name}}}");
+        let all: Vec<String> = names.iter().map(one).collect();
+        format!("targetRefs: [{}],", all.join(", "))
+    };
+    for (names, kept, fields) in [
+        (
+            ["ratings", "missing"],
+            vec![["ratings"]],
+            vec!["spec.targetRefs[1]"],
+        ),
+        (
+            ["missing", "ratings"],
+            vec![["ratings"]],
+            vec!["spec.targetRefs[0]"],
+        ),
+        // A Gateway is found by name.
+        (
+            ["way", "missing"],
+            vec![],
+            vec!["spec.targetRefs[1]", "spec.targetRefs"],
+        ),
+        (["missing", "gone"], vec![], vec!["spec.targetRefs"]),
+    ] {
+        for (kind, imported) in both("shop", &refs(&names)) {
+            assert_eq!(services(&imported), kept, "{kind} {names:?}");
+            let id = format!("{kind} shop/p");
+            let expected: Vec<_> = fields.iter().map(|field| (id.as_str(), *field)).collect();
+            assert_eq!(lost(&imported), expected, "{kind} {names:?}");
+        }
+    }
+}
+
+#[test]
 fn a_service_only_some_of_whose_pods_are_meant_is_named() {
     let services_of = |namespace: &str, of: &[(&str, &str)]| -> String {
         let one = |(name, selector): &(&str, &str)| {

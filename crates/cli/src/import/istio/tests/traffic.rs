@@ -3,7 +3,7 @@
 use super::*;
 
 /// The objects that are made, as `Kind name`, and their specs.
-fn made(text: &str) -> Vec<(String, Value)> {
+pub(super) fn made(text: &str) -> Vec<(String, Value)> {
     let imported = imported(text);
     assert_eq!(imported.lost, []);
     specs(&imported)
@@ -18,7 +18,7 @@ fn specs(imported: &Imported) -> Vec<(String, Value)> {
     imported.objects.iter().map(|m| spec(&m.object)).collect()
 }
 
-fn virtual_service(spec: &str) -> String {
+pub(super) fn virtual_service(spec: &str) -> String {
     format!(
         "{SERVICES}apiVersion: networking.istio.io/v1
 kind: VirtualService
