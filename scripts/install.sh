@@ -64,6 +64,7 @@ clean() {
         while read -r path; do
             rm -f "$prefix/$path.tulle-new" || true
         done <"$work/paths"
+        rm -f "$list.tulle-new" || true
         remove_directories
     fi
     [ -z "$work" ] || rm -rf "$work"
@@ -149,7 +150,7 @@ make_directories() { # PATH: those above it which are missing, each one noted
 }
 
 install_release() {
-    needs tar gzip sha256sum cut grep sed awk find sort
+    needs tar gzip sha256sum cut grep sed awk find sort sync
     [ "$(uname -s)" = Linux ] || stop 1 "tulle runs on Linux; this is $(uname -s)"
     case $(uname -m) in
     x86_64) arch=amd64 ;;
@@ -234,6 +235,8 @@ install_release() {
         : >"$work/before"
     fi
     { cat "$work/list" && sed -n '/^file /p' "$work/before"; } >"$list.tulle-new" || stop 1 "cannot write $list.tulle-new"
+    # After a power cut a file system may have a name and not yet what is in the file.
+    sync
     mv -f "$list.tulle-new" "$list"
     staged=
     # A program that runs goes on with the file it was started from.
@@ -245,7 +248,9 @@ install_release() {
         grep -Fqx "$path" "$work/paths" || ! is_ours "$path" || rm -f "$prefix/$path"
     done
     cp "$work/list" "$list.tulle-new"
+    sync
     mv -f "$list.tulle-new" "$list"
+    sync
 
     say "installed tulle $version into $prefix${before:+, where $before was}: $(grep -c . "$work/paths") files, which $list names"
     case :$PATH: in
@@ -303,7 +308,7 @@ uninstall() {
             say "note: $prefix/$path stays: somebody has changed it since it was installed"
         fi
     done <"$work/paths"
-    rm -f "$list"
+    rm -f "$list" "$list.tulle-new"
     remove_directories
     say "removed tulle $version from $prefix: $removed files"
     say "What meshes have stored stays, in /var/lib/tulle or where --state said. 'tulle down --purge' removes it, before this."
@@ -317,7 +322,8 @@ while [ $# -gt 0 ]; do
         if [ "$1" = --prefix ]; then
             prefix=${2%/}
         elif [ -f "$2" ]; then
-            named=$(grep -v '^#' "$2" | head -n 1)
+            named=$(grep -v -e '^#' -e '^[[:space:]]*$' "$2" | head -n 1)
+            [ -n "$named" ] || stop 64 "there is no key in $2" "name a file such as id_ed25519.pub, or its line in quotes"
         else
             named=$2
         fi

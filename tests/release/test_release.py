@@ -298,6 +298,30 @@ class Release(unittest.TestCase):
                                           r"stays with its files\ngone\ngone\n$")
 
     @OWN_ETC
+    def test_a_group_that_has_outlived_its_user_is_used_again(self):
+        with tempfile.TemporaryDirectory() as directory:
+            place = Path(directory)
+            run("dpkg-deb", "--control", self.file("*.deb"), place / "control")
+            before = run("rpm", "--dbpath", place / "database", "-qp", "--queryformat", "%{PREIN}", self.file("*.rpm"))
+            (place / "prein").write_text(before.stdout)
+            for script in (place / "control/postinst", place / "prein"):
+                etc = place / f"etc-{script.name}"
+                (etc / "tulle").mkdir(parents=True)
+                copy_accounts(etc)
+                # It stays, for somebody else is in it.
+                done = with_etc(etc, "sh", "-ec", f"""
+                    getent group tulle >/dev/null || groupadd --system tulle
+                    getent passwd tulle >/dev/null || useradd --system --gid tulle tulle
+                    usermod --append --groups tulle daemon
+                    userdel tulle 2>/dev/null
+                    getent group tulle
+                    sh {script} configure
+                    id --group --name tulle
+                    """)
+                self.assertEqual(done.returncode, 0, done)
+                self.assertRegex(done.stdout, r"^tulle:[^:]*:\d+:daemon\ntulle\n$")
+
+    @OWN_ETC
     def test_the_deb_is_upgraded_but_not_removed_while_a_service_starts_it(self):
         with tempfile.TemporaryDirectory() as directory:
             root = Path(directory)
@@ -323,6 +347,12 @@ class Release(unittest.TestCase):
                 self.assertEqual(run(root / "usr/bin/tulle").stdout, "tulle of the release\n")
                 self.assertIn("tulle:", (root / "etc/passwd").read_text())
             unit.unlink()
+            # dpkg removes the empty directory, and makes it anew.
+            self.assertEqual(dpkg("--remove", "tulle").returncode, 0)
+            self.assertFalse((root / "etc/tulle").exists())
+            self.assertEqual(dpkg("--install", self.file("*.deb")).returncode, 0)
+            group = re.search(r"^tulle:[^:]*:(\d+):", (root / "etc/group").read_text(), re.MULTILINE)[1]
+            self.assertEqual((root / "etc/tulle").stat().st_gid, int(group))
             done = dpkg("--purge", "tulle")
             self.assertEqual(done.returncode, 0, done)
             self.assertFalse((root / "usr/bin/tulle").exists())
@@ -798,6 +828,29 @@ class Install(unittest.TestCase):
         self.refused(64, "no option --nonsense", "--nonsense")
         self.refused(1, "has installed nothing", "--uninstall", key=False)
         self.assertEqual(self.script(self.first, "v1.0.0").returncode, 0)
+
+    def test_a_key_file_without_a_key_is_no_choice_of_another(self):
+        file = self.place / "none.pub"
+        for text in ("", "\n \n", "# a remark\n"):
+            file.write_text(text)
+            for more in ((), ("--unsigned",)):
+                self.refused(64, f"there is no key in {file}", self.first, "--key", file, *more, key=False)
+        file.write_text("\n# a remark\n" + Path(f"{self.key}.pub").read_text())
+        done = self.script(self.first, "--key", file, key=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+
+    def test_files_are_on_the_disk_before_they_have_their_names(self):
+        programs, told = self.place / "programs", self.place / "told"
+        programs.mkdir()
+        (programs / "sync").write_text(f"#!/bin/sh\n(cd '{self.prefix}' && find . -type f | sort) >>'{told}'\necho >>'{told}'\n")
+        (programs / "sync").chmod(0o755)
+        done = self.script(self.first, env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        names = ["./bin/tulle", "./bin/tulle-proxy", "./share/man/man1/tulle-old.1", "./share/tulle/installed"]
+        new, noted, named = (sorted(said.split("\n")) for said in told.read_text().rstrip("\n").split("\n\n"))
+        self.assertEqual(new, sorted(f"{name}.tulle-new" for name in names))
+        self.assertEqual(noted, [*names, f"{names[-1]}.tulle-new"])
+        self.assertEqual(named, names)
 
     def test_a_failure_leaves_nothing(self):
         # A directory where a file should be.

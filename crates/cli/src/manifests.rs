@@ -20,6 +20,8 @@ pub(crate) struct Manifests {
     /// The objects in the files' order.
     pub(crate) objects: Vec<Object>,
     places: Places,
+    /// Files without any object.
+    empty: Vec<PathBuf>,
 }
 
 impl Manifests {
@@ -27,7 +29,7 @@ impl Manifests {
     pub(crate) fn new(objects: Vec<Object>) -> Self {
         Self {
             objects,
-            places: Places::default(),
+            ..Self::default()
         }
     }
 
@@ -72,6 +74,9 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
         let (text, directory) = text(file)?;
         match parse(&file.display().to_string(), &text) {
             Ok(found) => {
+                if found.is_empty() {
+                    manifests.empty.push(file.clone());
+                }
                 for located in found {
                     let place = format!("{}:{}", located.file, located.line);
                     let mut object = located.object;
@@ -105,6 +110,21 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Manifests> {
         true => Ok(manifests),
         false => Err(refuse(&errors)),
     }
+}
+
+/// Reads the manifests of a service or of a host that joined, where objects that their files no longer have are deleted. A file
+/// without any is refused: an editor leaves one behind on a full disk.
+pub(crate) fn read_full(files: &[PathBuf]) -> Result<Manifests> {
+    let manifests = read(files)?;
+    let empty = manifests.empty.iter();
+    let empty = empty.map(|file| format!("{}: there is no object in it", file.display()));
+    let errors: Vec<_> = empty.collect();
+    if errors.is_empty() {
+        return Ok(manifests);
+    }
+    Err(refuse(&errors).fix(
+        "write the objects into it, or leave it out of the command; all objects that it had would be deleted",
+    ))
 }
 
 /// Refuses manifests for all of these errors.

@@ -31,12 +31,9 @@ impl ServiceRecord {
     /// The record of these manifests.
     pub(crate) fn new(files: &[PathBuf], manifests: &Manifests) -> Self {
         let objects = manifests.to_api();
-        let absolute = files
-            .iter()
-            .map(|f| std::path::absolute(f).unwrap_or_else(|_| f.clone()));
         let texts = objects.iter().map(|o| o.json.as_bytes());
         Self {
-            files: absolute.collect(),
+            files: absolute(files),
             checksum: checksum(texts),
             objects: objects.into_iter().map(|o| (o.kind, o.name)).collect(),
         }
@@ -51,6 +48,15 @@ impl ServiceRecord {
     /// Whether manifests say the same as these.
     pub(crate) fn is_of(&self, manifests: &Manifests) -> bool {
         self.checksum == Self::new(&self.files, manifests).checksum
+    }
+
+    /// Has a reload read these files, also where a start stored nothing: they said the same, or were refused.
+    pub(crate) fn note_files(paths: &Paths, files: &[PathBuf]) -> Result<()> {
+        let files = absolute(files);
+        match Self::read(paths).filter(|before| before.files != files) {
+            Some(before) => Self { files, ..before }.write(paths),
+            None => Ok(()),
+        }
     }
 
     /// Removes it: the next service applies its manifests whatever they are.
@@ -95,6 +101,11 @@ pub(crate) async fn bring(
     let results = replace(objects, manifests.to_api(), gone.unwrap_or_default()).await?;
     record.write(paths)?;
     Ok(results)
+}
+
+fn absolute(files: &[PathBuf]) -> Vec<PathBuf> {
+    let absolute = |f: &PathBuf| std::path::absolute(f).unwrap_or_else(|_| f.clone());
+    files.iter().map(absolute).collect()
 }
 
 /// FNV-1a of 64 bits: it finds changes, and protects from nobody.
@@ -157,9 +168,18 @@ mod tests {
         };
         assert_eq!(ServiceRecord::read(&paths), None);
         ServiceRecord::forget(&paths).unwrap();
+        ServiceRecord::note_files(&paths, &["/m.yaml".into()]).unwrap();
+        assert_eq!(ServiceRecord::read(&paths), None, "nothing was stored");
         let record = ServiceRecord::new(&["/m.yaml".into()], &manifests(ONE));
         record.write(&paths).unwrap();
-        assert_eq!(ServiceRecord::read(&paths), Some(record));
+        assert_eq!(ServiceRecord::read(&paths), Some(record.clone()));
+        ServiceRecord::note_files(&paths, &["/a.yaml".into(), "/b.yaml".into()]).unwrap();
+        let noted = ServiceRecord::read(&paths).unwrap();
+        assert_eq!(noted.files, ["/a.yaml", "/b.yaml"].map(PathBuf::from));
+        assert_eq!(
+            (noted.checksum, noted.objects),
+            (record.checksum, record.objects)
+        );
         std::fs::write(paths.service_record(), "{").unwrap();
         assert_eq!(ServiceRecord::read(&paths), None);
     }

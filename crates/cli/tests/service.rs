@@ -184,6 +184,26 @@ fn openrc_gets_a_script_that_a_shell_can_read() {
 }
 
 #[test]
+fn a_file_system_may_be_named_as_it_is_reached() {
+    let mesh = Mesh::new();
+    let image = mesh.path().join("image");
+    fs::create_dir_all(image.join("etc/tulle")).unwrap();
+    mesh.write("image/etc/tulle/mesh.yaml", MESH);
+    std::os::unix::fs::symlink("image", mesh.path().join("linked")).unwrap();
+    for root in ["image", "linked/../linked/"] {
+        let words = [&["service", "install", "--root", root], &SYSTEMD[..]].concat();
+        let file = format!("{root}/etc/tulle/mesh.yaml");
+        let answer = mesh.tulle(&[&words[..], &[&file]].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        let unit = only_file(&image.join("etc/systemd/system"));
+        let text = fs::read_to_string(&unit).unwrap();
+        let start = text.lines().find(|l| l.starts_with("ExecStart=")).unwrap();
+        assert!(start.ends_with(" /etc/tulle/mesh.yaml"), "{start}");
+        fs::remove_file(unit).unwrap();
+    }
+}
+
+#[test]
 fn a_manifest_that_is_wrong_and_an_unknown_init_system_are_told() {
     let mesh = Mesh::new();
     mesh.write("bad.yaml", "kind: Mesh\n");
@@ -192,6 +212,9 @@ fn a_manifest_that_is_wrong_and_an_unknown_init_system_are_told() {
     let wrong = installed.service(&["install", "bad.yaml"], 65);
     assert!(wrong.err.contains("bad.yaml"), "{wrong:?}");
     installed.service(&["install", "nowhere.yaml"], 65);
+    mesh.write("empty.yaml", "# nothing yet\n");
+    let empty = installed.service(&["install", "empty.yaml"], 65);
+    assert!(empty.err.contains("no object in it"), "{empty:?}");
     assert!(!installed.units().exists());
     let root = installed.root.path().display().to_string();
     let unknown = mesh.tulle(&["service", "install", "mesh.yaml", "--root", &root]);
@@ -291,18 +314,11 @@ fn a_unit_starts_comes_back_after_a_crash_and_follows_its_manifests() {
     mesh.write("mesh.yaml", &format!("{MESH}---\n{own}"));
     mesh.write("target.yaml", TARGET);
     let installed = Installed::new(&mesh);
-    installed.service(
-        &[
-            "install",
-            "mesh.yaml",
-            "--loopback",
-            "--listen",
-            "127.0.0.1:0",
-            "--console",
-            "off",
-        ],
-        0,
-    );
+    let install = |files: &[&str]| {
+        let listen = ["--loopback", "--listen", "127.0.0.1:0", "--console", "off"];
+        installed.service(&[&["install"], files, &listen].concat(), 0);
+    };
+    install(&["mesh.yaml"]);
     let start = || Run::start(installed.line("ExecStart="), &mesh);
     let objects = || mesh.tulle(&["get"]).out;
     let reload = |code| {
@@ -370,6 +386,49 @@ fn a_unit_starts_comes_back_after_a_crash_and_follows_its_manifests() {
     run.says("READY=1");
     assert!(objects().contains("of-the-file"), "{}", objects());
     assert_eq!(the_mesh(), "KIND  NAME\nMesh  test\n");
+    run.stop();
+
+    // The same objects in other files are no change; a reload reads the files of this start.
+    mesh.write("mesh.yaml", MESH);
+    mesh.write("more.yaml", &own);
+    install(&["mesh.yaml", "more.yaml"]);
+    run = start();
+    run.says("READY=1");
+    reload(0);
+    assert!(objects().contains("of-the-file"), "{}", objects());
+    // Nor does it take a file that was cut short for one whose objects are to go.
+    for empty in ["", "# nothing yet\n"] {
+        mesh.write("more.yaml", empty);
+        let refused = reload(65).err;
+        assert!(
+            refused.contains("more.yaml: there is no object in it"),
+            "{refused}"
+        );
+        assert!(objects().contains("of-the-file"), "{}", objects());
+    }
+    run.stop();
+    // Files that are refused at a start are those that a reload reads once they are right.
+    fs::rename(
+        mesh.path().join("mesh.yaml"),
+        mesh.path().join("renamed.yaml"),
+    )
+    .unwrap();
+    mesh.write("other.yaml", &own.replace("of-the-file", "of-another"));
+    install(&["renamed.yaml", "other.yaml"]);
+    mesh.write("other.yaml", "");
+    run = start();
+    run.says("READY=1");
+    assert!(
+        run.log().contains("other.yaml: there is no object in it"),
+        "{}",
+        run.log()
+    );
+    assert!(objects().contains("of-the-file"), "{}", objects());
+    mesh.write("other.yaml", &own.replace("of-the-file", "of-another"));
+    assert_eq!(
+        reload(0).out,
+        "mesh/test unchanged\ntraffictarget/of-another created\ntraffictarget/of-the-file removed\n"
+    );
     run.stop();
 }
 

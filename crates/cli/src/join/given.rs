@@ -46,7 +46,7 @@ impl Given {
 
 /// Reads manifests of workloads, and of nothing else.
 pub(super) fn workloads(files: &[PathBuf]) -> Result<Manifests> {
-    let manifests = manifests::read(files)?;
+    let manifests = manifests::read_full(files)?;
     let mut others = manifests.objects.iter();
     if let Some(other) = others.find(|o| !matches!(o, manifest::Object::Workload(_))) {
         return Err(Failure::input(format!(

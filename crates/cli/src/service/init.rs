@@ -39,7 +39,10 @@ pub(crate) struct Activity {
 impl Place {
     /// Finds the init system, unless it is named.
     pub(crate) fn find(mesh: &str, installed: &Installed) -> Result<Self> {
-        let root = installed.root.clone().unwrap_or_else(|| "/".into());
+        let root = installed.root.as_deref().unwrap_or(Path::new("/"));
+        // Manifests are named likewise.
+        let root = root.canonicalize().or_else(|_| std::path::absolute(root));
+        let root = root.or_fail(|| "cannot use --root".to_owned())?;
         let here = installed.root.is_none();
         let running = here.then(running).flatten();
         let name = match mesh {

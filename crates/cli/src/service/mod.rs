@@ -56,7 +56,7 @@ pub(crate) fn service(paths: &Paths, global: &Global, command: &Service) -> Resu
 
 fn install(paths: &Paths, global: &Global, args: &ServiceInstall) -> Result<()> {
     // Bad manifests are found before anything is touched.
-    let manifests = manifests::read(&args.files)?;
+    let manifests = manifests::read_full(&args.files)?;
     let mut found = manifests.findings_beside(&[]);
     findings::add(&mut found, judge_alone(&manifests)?);
     let here = args.service.installed.root.is_none();
@@ -442,7 +442,7 @@ async fn reload(paths: &Paths) -> Result<()> {
             .because("no service has started this mesh with manifests")
             .fix("`tulle apply FILE` applies any; `tulle service install FILE` installs a service")
     })?;
-    let manifests = manifests::read(&record.files)?;
+    let manifests = manifests::read_full(&record.files)?;
     let mut objects = context::objects(paths);
     let mut host = Host::running(&state);
     host.stored = crate::apply::stored(&mut objects).await?;

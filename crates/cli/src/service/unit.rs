@@ -79,10 +79,10 @@ impl Unit {
         for file in &self.files {
             mounts.push(plain(file.clone().into())?);
         }
-        let mounts: Vec<String> = mounts.iter().map(|m| mount_word(m)).collect();
+        let mounts: Vec<String> = mounts.iter().map(|m| literal_word(m)).collect();
         let variables = self.variables.iter();
         let variables = variables.map(|(name, value)| {
-            let assigned = systemd_word(&format!("{name}={value}"));
+            let assigned = literal_word(&format!("{name}={value}"));
             format!("Environment={assigned}\n")
         });
         let pause = match self.growing_pauses {
@@ -207,18 +207,18 @@ fn is_simple(word: &str) -> bool {
     !word.is_empty() && word.chars().all(simple)
 }
 
-/// Quotes a word of a command line or an assignment.
+/// Quotes a word of a command line.
 fn systemd_word(word: &str) -> String {
     let word = word.replace('%', "%%").replace('$', "$$");
-    mount_quoted(&word)
+    quoted(&word)
 }
 
-/// Quotes a path of a list: there `$` is itself.
-fn mount_word(word: &str) -> String {
-    mount_quoted(&word.replace('%', "%%"))
+/// Quotes a path of a list, or a variable and its value: there `$` is itself.
+fn literal_word(word: &str) -> String {
+    quoted(&word.replace('%', "%%"))
 }
 
-fn mount_quoted(word: &str) -> String {
+fn quoted(word: &str) -> String {
     if is_simple(word) {
         return word.to_owned();
     }
@@ -284,7 +284,7 @@ mod tests {
             files: vec!["/etc/tulle/my mesh $HOME 50%'\".yaml".into()],
             state: "/var/lib/tulle".into(),
             log_file: Some("/var/log/tulle.log".into()),
-            variables: vec![("TULLE_LOG", "debug".into())],
+            variables: vec![("TULLE_PROXY", "/opt/my $1/tulle-proxy".into())],
             growing_pauses: false,
         }
     }
@@ -309,7 +309,10 @@ mod tests {
             line("ExecReload="),
             "/usr/local/bin/tulle service reload --name two"
         );
-        assert_eq!(line("Environment="), "TULLE_LOG=debug");
+        assert_eq!(
+            line("Environment="),
+            "\"TULLE_PROXY=/opt/my $1/tulle-proxy\""
+        );
         assert!(!text.contains("RestartSteps"));
         let newer = Unit {
             growing_pauses: true,

@@ -128,13 +128,19 @@ impl RotatedFile {
         })
     }
 
-    fn rotate(&mut self) -> io::Result<()> {
+    fn rotate(&self) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
-        fs::rename(&self.path, old)?;
-        self.file = append(&self.path)?;
-        self.length = 0;
-        Ok(())
+        fs::rename(&self.path, old)
+    }
+
+    /// Whether this is still the file at the path: it is not once somebody has removed or moved it.
+    fn is_at_path(&self) -> bool {
+        let id = |found: fs::Metadata| (found.dev(), found.ino());
+        let own = self.file.metadata().map(id);
+        fs::metadata(&self.path)
+            .map(id)
+            .is_ok_and(|there| own.is_ok_and(|own| own == there))
     }
 }
 
@@ -145,6 +151,11 @@ impl Write for RotatedFile {
         if self.length > 0 && self.length + more > self.longest {
             // One that cannot be moved away grows on.
             let _ = self.rotate();
+        }
+        if !self.is_at_path()
+            && let Ok(new) = Self::with_longest(&self.path, self.longest)
+        {
+            *self = new;
         }
         self.file.write_all(line)?;
         self.length += more;
@@ -193,5 +204,18 @@ mod tests {
         assert_eq!(lines, expected);
         assert_eq!(read("tulle.log").lines().count(), 1);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+
+        // One that somebody has taken away is made anew.
+        let mut log = RotatedFile::with_longest(&path, 80).unwrap();
+        for line in ["first\n", "second\n"] {
+            fs::remove_file(&path).unwrap();
+            log.write_all(line.as_bytes()).unwrap();
+            assert_eq!(read("tulle.log"), line);
+        }
+        fs::rename(&path, dir.path().join("moved")).unwrap();
+        log.write_all(&[b'x'; 75]).unwrap();
+        log.write_all(b"more\n").unwrap();
+        assert_eq!((read("moved").len(), read("tulle.log.1").len()), (7, 75));
+        assert_eq!(read("tulle.log"), "more\n");
     }
 }

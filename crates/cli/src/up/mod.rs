@@ -89,7 +89,7 @@ impl Given {
     /// right: what was acknowledged is stored, and comes back whatever has become of the files.
     fn for_service(paths: &Paths, args: &Up) -> Result<Self> {
         let before = ServiceRecord::read(paths);
-        let new = manifests::read(&args.files).and_then(|manifests| {
+        let new = manifests::read_full(&args.files).and_then(|manifests| {
             if before.as_ref().is_some_and(|b| b.is_of(&manifests)) {
                 return Ok(Manifests::default());
             }
@@ -148,6 +148,10 @@ impl Given {
                 Ok(done) => results = done,
                 Err(failure) => self.take(Err(failure))?,
             }
+        }
+        if let Err(failure) = ServiceRecord::note_files(paths, &args.files) {
+            let why = output::one_line(&failure.to_string());
+            tracing::warn!("a reload would read the files of the start before: {why}");
         }
         for result in results.iter().filter(|r| r.outcome != "unchanged") {
             tracing::info!("{}", outcome(result));

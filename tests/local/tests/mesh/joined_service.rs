@@ -154,6 +154,10 @@ fn a_joined_host_is_a_service_of_its_machine() {
     fs::write(&host.manifest, "kind: Mesh\n").unwrap();
     let wrong = machine.reload();
     assert_eq!(wrong.code, 65, "{wrong:?}");
+    fs::write(&host.manifest, "# cut short").unwrap();
+    let empty = machine.reload();
+    assert_eq!(empty.code, 65, "{empty:?}");
+    assert!(empty.err.contains("no object in it"), "{empty:?}");
     assert_eq!(workloads(&centre), ["gateway", "late", "ratings"]);
 
     // New programs take over here, one sidecar after another.
