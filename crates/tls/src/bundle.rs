@@ -70,6 +70,8 @@ pub struct RootDetails {
     pub fingerprint: String,
     /// Its subject.
     pub subject: String,
+    /// Start of its validity.
+    pub not_before: SystemTime,
     /// End of its validity.
     pub not_after: SystemTime,
 }
@@ -176,6 +178,7 @@ fn read_root(der: &[u8]) -> Result<RootDetails, String> {
     Ok(RootDetails {
         fingerprint: fingerprint(der),
         subject: certificate.subject().to_string(),
+        not_before: system_time(certificate.validity().not_before),
         not_after: system_time(certificate.validity().not_after),
     })
 }

@@ -14,7 +14,7 @@ use rustls::{
 use std::sync::Arc;
 use tulle_model::identity::{SpiffeId, TrustDomain};
 
-use crate::bundle::{TrustBundle, fingerprint};
+use crate::bundle::{BundleError, TrustBundle, fingerprint};
 use crate::context::provider;
 use crate::identity::Identity;
 use crate::verify::ServerVerifier;
@@ -34,6 +34,14 @@ pub enum Anchor {
     Fingerprint(String),
     /// Its root is one of these.
     Bundle(TrustBundle),
+    /// Its root is one of those that were told, or has this fingerprint and is younger than all of them: a root that was
+    /// replaced is older than its successor, and is still named by the fingerprint that came first.
+    Successor {
+        /// The roots that were told last.
+        told: TrustBundle,
+        /// SHA-256 of a root's DER, lower-case hex.
+        fingerprint: String,
+    },
     /// One of these anchors matches.
     Any(Vec<Anchor>),
 }
@@ -44,12 +52,20 @@ impl Anchor {
         Ok(match self {
             Self::Bundle(bundle) => vec![bundle.store()],
             Self::Fingerprint(wanted) => {
-                let Some(root) = chain.iter().find(|c| fingerprint(c) == *wanted) else {
-                    return Ok(Vec::new());
+                let named = named(chain, wanted)?;
+                named.iter().map(TrustBundle::store).collect()
+            }
+            Self::Successor { told, fingerprint } => {
+                let newest = told.roots().iter().map(|root| root.not_before).max();
+                let is_newer = |named: &TrustBundle| {
+                    let mut roots = named.roots().iter();
+                    roots.all(|root| Some(root.not_before) > newest)
                 };
-                let mut roots = RootCertStore::empty();
-                roots.add(root.clone().into_owned())?;
-                vec![Arc::new(roots)]
+                let named = named(chain, fingerprint)?.filter(is_newer);
+                [Some(told.store()), named.map(|named| named.store())]
+                    .into_iter()
+                    .flatten()
+                    .collect()
             }
             Self::Any(anchors) => {
                 let found = anchors.iter().map(|anchor| anchor.roots(chain));
@@ -57,6 +73,16 @@ impl Anchor {
             }
         })
     }
+}
+
+/// The root with this fingerprint, if it is in a chain.
+fn named(chain: &[CertificateDer<'_>], wanted: &str) -> Result<Option<TrustBundle>, TlsError> {
+    let Some(root) = chain.iter().find(|c| fingerprint(c) == wanted) else {
+        return Ok(None);
+    };
+    let bundle = TrustBundle::from_der(vec![root.clone().into_owned()]);
+    let refused = |e: BundleError| TlsError::General(e.to_string());
+    bundle.map(Some).map_err(refused)
 }
 
 /// Returns a client configuration for gRPC (`h2`) to the controller, with or without a certificate
@@ -144,5 +170,37 @@ impl ServerCertVerifier for Pinned {
         provider()
             .signature_verification_algorithms
             .supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestCa;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn a_root_that_is_named_counts_beside_others_if_it_is_their_successor() {
+        let age = |days: u64| SystemTime::now() - Duration::from_secs(days * 24 * 3600);
+        let [first, second, third] = [("first", 3), ("second", 2), ("third", 1)]
+            .map(|(name, days)| TestCa::since(name, age(days)));
+        let told = TrustBundle::from_der(vec![first.der().clone(), second.der().clone()]).unwrap();
+        for (root, is_admitted) in [(&first, false), (&second, false), (&third, true)] {
+            let fingerprint = fingerprint(root.der());
+            let alone = Anchor::Fingerprint(fingerprint.clone());
+            let anchor = Anchor::Successor {
+                told: told.clone(),
+                fingerprint,
+            };
+            let chain = [root.der().clone()];
+            // Beside the store of those that were told.
+            assert_eq!(
+                anchor.roots(&chain).unwrap().len(),
+                1 + usize::from(is_admitted)
+            );
+            assert_eq!(anchor.roots(&[]).unwrap().len(), 1);
+            assert_eq!(alone.roots(&chain).unwrap().len(), 1);
+            assert!(alone.roots(&[]).unwrap().is_empty());
+        }
     }
 }

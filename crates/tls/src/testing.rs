@@ -77,7 +77,17 @@ pub struct Issued {
 impl TestCa {
     /// A new self-signed root.
     pub fn new(common_name: &str) -> Self {
-        let params = ca_params(common_name);
+        Self::with(ca_params(common_name))
+    }
+
+    /// A new self-signed root, valid from then on.
+    pub fn since(common_name: &str, not_before: SystemTime) -> Self {
+        let mut params = ca_params(common_name);
+        params.not_before = not_before.into();
+        Self::with(params)
+    }
+
+    fn with(params: CertificateParams) -> Self {
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         Self {

@@ -56,11 +56,14 @@ impl Controller {
         let (config, until) = {
             let present = present.as_ref().map(|p| lock(p));
             let identity = present.as_ref().map(|p| &p.enrolled.identity);
-            // The root may have been replaced since this host joined. The fingerprint still names the first one, which
-            // speaks for no controller any more.
+            let fingerprint = self.fingerprint.clone();
+            // The root may have been replaced since this host joined, or while it was away; then the operator names the new one.
             let anchor = match &present {
-                Some(p) => Anchor::Bundle(p.enrolled.bundle.clone()),
-                None => Anchor::Fingerprint(self.fingerprint.clone()),
+                Some(p) => Anchor::Successor {
+                    told: p.enrolled.bundle.clone(),
+                    fingerprint,
+                },
+                None => Anchor::Fingerprint(fingerprint),
             };
             let config =
                 client_config(anchor, &self.trust_domain, identity).map_err(io::Error::other)?;
@@ -99,6 +102,7 @@ mod tests {
     use rustls::ServerConfig;
     use rustls::pki_types::PrivateKeyDer;
     use rustls::pki_types::pem::PemObject;
+    use std::time::SystemTime;
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
     use tulle_api::v1::WatchRequest;
@@ -149,28 +153,33 @@ mod tests {
 
     #[tokio::test]
     async fn a_root_that_was_replaced_speaks_for_no_controller() {
-        let (old, new) = (TestCa::new("old"), TestCa::new("new"));
-        let issued = new.issue("spiffe://tulle.local/node/edge");
-        let kept = [&*issued.key_pem, &issued.chain_pem, new.pem()];
+        let since = |days: u64| SystemTime::now() - Duration::from_secs(days * 24 * 3600);
+        let [old, told, new] = [("old", 3), ("told", 2), ("new", 1)]
+            .map(|(name, days)| TestCa::since(name, since(days)));
+        let issued = told.issue("spiffe://tulle.local/node/edge");
+        let kept = [&*issued.key_pem, &issued.chain_pem, told.pem()];
         let kept = format!(
             "{}\n# chain\n{}\n# trust bundle\n{}",
             kept[0], kept[1], kept[2]
         );
         let enrolled = Enrolled::from_cache(&kept).unwrap();
         let present = Arc::new(Mutex::new(Present::new(enrolled, 0)));
-        let fingerprint = tulle_tls::fingerprint(old.der());
-        let connect = async |root: &TestCa, present: Option<Arc<Mutex<Present>>>| {
+        // The one by which the host knows the controller, and that of who answers.
+        let connect = async |named: &TestCa, root: &TestCa, has_joined: bool| {
             let controller = Controller {
                 address: controller_of(root).await,
-                fingerprint: fingerprint.clone(),
+                fingerprint: tulle_tls::fingerprint(named.der()),
                 trust_domain: TrustDomain::parse("tulle.local").unwrap(),
                 line: Arc::default(),
                 may_be_away: true,
             };
+            let present = has_joined.then(|| Arc::clone(&present));
             controller.connect(present).await.is_ok()
         };
-        assert!(connect(&old, None).await, "the command line names it");
-        assert!(connect(&new, Some(Arc::clone(&present))).await);
-        assert!(!connect(&old, Some(present)).await);
+        assert!(connect(&old, &old, false).await, "it knows no other");
+        assert!(connect(&old, &told, true).await);
+        assert!(!connect(&old, &old, true).await);
+        assert!(!connect(&old, &new, true).await);
+        assert!(connect(&new, &new, true).await, "named anew");
     }
 }

@@ -159,7 +159,6 @@ impl<S: Sink> ControlClient<S> {
             .ok();
         self.renew_after = renew_after;
         self.enrolled = Some(enrolled);
-        self.roots_told = true;
     }
 
     /// Returns the token that proves our identity without a certificate.

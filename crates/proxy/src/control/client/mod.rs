@@ -88,8 +88,6 @@ pub struct ControlClient<S: Sink> {
     /// Somebody knows that the way to the controller is another now.
     nudges: Arc<Notify>,
     enrolled: Option<Enrolled>,
-    /// The roots beside it came in the life of this process.
-    roots_told: bool,
     /// How long the certificate was valid when it was issued to us.
     lifetime: Option<Duration>,
     /// The age at which it is to be renewed, where the controller named one.
@@ -181,7 +179,6 @@ impl<S: Sink> ControlClient<S> {
             reports: None,
             nudges: Arc::default(),
             enrolled,
-            roots_told: false,
             lifetime: None,
             renew_after: None,
             terms: None,

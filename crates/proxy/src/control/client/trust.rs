@@ -32,7 +32,6 @@ impl<S: Sink> ControlClient<S> {
             tracing::info!(roots = ?enrolled.bundle, renew, "new roots are trusted");
             self.enrolled = Some(enrolled);
         }
-        self.roots_told = true;
         Ok(renew)
     }
 
