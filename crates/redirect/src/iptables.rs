@@ -179,6 +179,8 @@ fn filter(redirection: &Redirection, v6: bool) -> Vec<String> {
     }
     let uid = redirection.sidecar_uid;
     rules.push(format!("TULLE_KEEP -m owner --uid-owner {uid} -j RETURN"));
+    // The last packets of a connection that the sidecar has closed have no user any more; nobody else can have established one.
+    rules.push("TULLE_KEEP -p tcp -m conntrack --ctstate ESTABLISHED -j RETURN".into());
     let (near, no_route): (&[&str], _) = match v6 {
         true => (&["::1", "fe80::/10", "ff00::/8"], "icmp6-no-route"),
         false => (&["127.0.0.0/8"], "icmp-net-unreachable"),

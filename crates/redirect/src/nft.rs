@@ -97,10 +97,12 @@ fn keep(redirection: &Redirection, ipv6: bool) -> String {
     // by. Neighbours of IPv6 find each other by link-local and multicast addresses.
     format!(
         "\
-	# Past these networks goes only what the sidecar lets go.
+	# Past these networks goes only what the sidecar lets go. The last packets of a connection that it has closed have no
+	# user any more; nobody else can have established one.
 	chain keep {{
 		type filter hook output priority 0; policy accept;
 		meta skuid {sidecar_uid} return
+		meta l4proto tcp ct state established return
 		ip daddr 127.0.0.0/8 return
 {neighbours}{inside}{excluded}		reject with {no_route}
 	}}
@@ -220,8 +222,9 @@ mod tests {
             at("meta skuid 1500 return"),
             at("ip daddr 10.77.0.0/16 return"),
         );
+        let closed = at("meta l4proto tcp ct state established return");
         let reject = at("reject with icmpx type no-route");
-        assert!(chain < sidecar && sidecar < inside && inside < reject);
+        assert!(chain < sidecar && sidecar < closed && closed < inside && inside < reject);
     }
 
     #[test]

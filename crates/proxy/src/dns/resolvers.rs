@@ -3,12 +3,15 @@
 use crate::codec::dns_message::{self, Query, UDP_LIMIT};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
 const FILE: &str = "/etc/resolv.conf";
+/// The resolvers that systemd-resolved asks.
+const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Most resolvers that are asked, as in the C library.
@@ -23,23 +26,26 @@ pub struct Resolvers {
     given: Vec<SocketAddr>,
     /// Our own addresses, which are never asked.
     own: Vec<SocketAddr>,
-    file: Mutex<Known>,
+    files: [PathBuf; 2],
+    known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
     looked: Option<Instant>,
-    changed: Option<SystemTime>,
+    changed: [Option<SystemTime>; 2],
     found: Vec<SocketAddr>,
 }
 
 impl Resolvers {
-    /// Uses the given resolvers, or else those of `/etc/resolv.conf`, which may change.
+    /// Uses the given resolvers, or else those of `/etc/resolv.conf`, which may change. Where that names loopback alone, they are
+    /// those behind systemd-resolved, if it runs on the host: on the loopback of an application's own network it does not listen.
     pub fn new(given: Vec<SocketAddr>, own: Vec<SocketAddr>) -> Self {
         Self {
             given,
             own,
-            file: Mutex::default(),
+            files: [FILE, BEHIND_RESOLVED].map(PathBuf::from),
+            known: Mutex::default(),
         }
     }
 
@@ -47,15 +53,22 @@ impl Resolvers {
         if !self.given.is_empty() {
             return self.given.clone();
         }
-        let mut known = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.looked.is_none_or(|t| t.elapsed() > LOOK) {
             known.looked = Some(Instant::now());
-            let changed = std::fs::metadata(FILE).and_then(|m| m.modified()).ok();
-            if changed.is_none() || changed != known.changed {
+            let modified = |file: &PathBuf| std::fs::metadata(file).and_then(|m| m.modified()).ok();
+            let changed = self.files.each_ref().map(modified);
+            if changed[0].is_none() || changed != known.changed {
                 known.changed = changed;
                 // Without a file there is no resolver.
-                let text = std::fs::read_to_string(FILE).unwrap_or_default();
-                known.found = nameservers(&text);
+                let text = |file: &PathBuf| std::fs::read_to_string(file).unwrap_or_default();
+                let [named, behind] = self.files.each_ref().map(|file| nameservers(&text(file)));
+                let is_near =
+                    |resolvers: &[SocketAddr]| resolvers.iter().all(|r| r.ip().is_loopback());
+                known.found = match is_near(&named) && !is_near(&behind) {
+                    true => behind,
+                    false => named,
+                };
                 known.found.retain(|r| !self.own.contains(r));
             }
         }
@@ -204,5 +217,29 @@ mod tests {
         let wanted = ["192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.2:53"];
         assert_eq!(nameservers(text), wanted.map(|a| a.parse().unwrap()));
         assert!(nameservers("").is_empty());
+    }
+
+    #[test]
+    fn those_behind_systemd_resolved_are_asked_where_it_is_the_only_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["named", "behind"].map(|name| dir.path().join(name));
+        let list = |named: &str, behind: Option<&str>| {
+            std::fs::write(&files[0], format!("nameserver {named}\n")).unwrap();
+            let _ = std::fs::remove_file(&files[1]);
+            if let Some(behind) = behind {
+                std::fs::write(&files[1], format!("nameserver {behind}\n")).unwrap();
+            }
+            let resolvers = Resolvers {
+                files: files.clone(),
+                ..Resolvers::new(Vec::new(), Vec::new())
+            };
+            resolvers.list()
+        };
+        let at = |address: &str| vec![SocketAddr::new(address.parse().unwrap(), 53)];
+        assert_eq!(list("127.0.0.53", Some("192.0.2.1")), at("192.0.2.1"));
+        assert_eq!(list("192.0.2.2", Some("192.0.2.1")), at("192.0.2.2"));
+        // In a pod it may be a container beside the application.
+        assert_eq!(list("127.0.0.1", None), at("127.0.0.1"));
+        assert_eq!(list("127.0.0.1", Some("127.0.0.53")), at("127.0.0.1"));
     }
 }
