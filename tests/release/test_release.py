@@ -285,6 +285,9 @@ class Release(unittest.TestCase):
                 getent passwd tulle
                 {place}/control/postinst configure 0.0.1
                 stat --format '%U %G %a' /etc/tulle
+                rmdir /etc/tulle
+                {place}/control/postinst configure 0.0.1
+                mkdir --mode 750 /etc/tulle
                 touch /etc/tulle/mesh.yaml
                 {place}/control/postrm purge
                 getent passwd tulle >/dev/null && echo stays with its files

@@ -450,6 +450,13 @@ fn the_first_start_with_a_wrong_file_fails_and_a_service_that_never_answers_does
     ];
     let wrong = mesh.tulle(&words);
     assert_eq!(wrong.code, 65, "{wrong:?}");
+    // Where no file has brought anything, an empty one takes nothing away.
+    mesh.write("mesh.yaml", "# nothing yet\n");
+    let mut command = mesh.command();
+    command.args(words);
+    let mut run = Run::start(command, &mesh);
+    run.says("READY=1");
+    run.stop();
 
     mesh.write("mesh.yaml", &format!("{MESH}---\n{}", common::WORKLOAD));
     let log = mesh.path().join("tulle.log");

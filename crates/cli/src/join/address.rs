@@ -30,23 +30,23 @@ pub(super) async fn follow(context: Rc<Context>, advertised: bool) {
     if let Err(error) = &news {
         tracing::warn!(%error, "the kernel does not tell of addresses; they are looked at often");
     }
-    let mut last = own(context.controller).unwrap_or(*context.reachable.borrow());
-    loop {
-        match &news {
-            Ok(news) => {
-                tokio::select! {
-                    () = news.wait() => sleep(SETTLE).await,
-                    () = sleep(LOOK) => {}
-                }
+    let reachable = *context.reachable.borrow();
+    let first = match advertised {
+        true => own(context.controller).unwrap_or(reachable),
+        // It was found when the start began, and may have become another since.
+        false => reachable,
+    };
+    let wait = async || match &news {
+        Ok(news) => {
+            tokio::select! {
+                () = news.wait() => sleep(SETTLE).await,
+                () = sleep(LOOK) => {}
             }
-            Err(_) => sleep(LOOK_OFTEN).await,
         }
-        // Without a route the address may be the same in a moment.
-        let Some(now) = own(context.controller).filter(|now| *now != last) else {
-            continue;
-        };
+        Err(_) => sleep(LOOK_OFTEN).await,
+    };
+    let tell = |last: IpAddr, now: IpAddr| {
         tracing::warn!(%last, %now, "this host has another address on the way to the controller");
-        last = now;
         if advertised {
             context.nudge.notify_one();
         } else {
@@ -56,6 +56,24 @@ pub(super) async fn follow(context: Rc<Context>, advertised: bool) {
             }
         }
         context.line.change();
+    };
+    look(first, || own(context.controller), wait, tell).await;
+}
+
+/// Looks at the address at once and after each wait, and tells whenever it is another than it was last.
+async fn look(
+    mut last: IpAddr,
+    own: impl Fn() -> Option<IpAddr>,
+    wait: impl AsyncFn(),
+    tell: impl Fn(IpAddr, IpAddr),
+) {
+    loop {
+        // Without a route the address may be the same in a moment.
+        if let Some(now) = own().filter(|now| *now != last) {
+            tell(last, now);
+            last = now;
+        }
+        wait().await;
     }
 }
 
@@ -105,6 +123,30 @@ impl News {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::{Cell, RefCell};
+    use std::future::pending;
+    use tokio::time::timeout;
+
+    #[tokio::test]
+    async fn an_address_that_became_another_during_the_start_is_told_before_any_wait() {
+        let [first, second, third] = [1, 2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
+        let told = RefCell::new(Vec::new());
+        let tell = |last, now| told.borrow_mut().push((last, now));
+        let looking = look(first, || Some(second), pending::<()>, tell);
+        assert!(timeout(Duration::ZERO, looking).await.is_err());
+        assert_eq!(told.take(), [(first, second)]);
+        // Looks find: the same, none, the same, another, the same.
+        let looks = [Some(first), None, Some(first), Some(third), Some(third)];
+        let next = Cell::new(0);
+        let own = || looks[next.get()];
+        let wait = async || match next.get() + 1 {
+            over if over == looks.len() => pending().await,
+            more => next.set(more),
+        };
+        let looking = look(first, own, wait, tell);
+        assert!(timeout(Duration::ZERO, looking).await.is_err());
+        assert_eq!(told.take(), [(first, third)]);
+    }
 
     #[test]
     fn the_address_on_the_way_is_found_without_a_packet() {

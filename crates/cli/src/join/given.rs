@@ -11,7 +11,7 @@ use crate::supervise::preflight::Host;
 use crate::supervise::state::Mode;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tulle_api::v1::Object;
 use tulle_model::manifest;
 
@@ -30,7 +30,14 @@ pub(super) enum Given {
 impl Given {
     /// Reads the manifests. Nothing has been touched when they are refused.
     pub(super) fn read(args: &Join, last_known: &LastKnown) -> Result<Self> {
-        let checked = workloads(&args.files).and_then(|manifests| {
+        let mut known = last_known.objects().into_iter();
+        // Where this host brought nothing, an empty file takes nothing away.
+        let read = match known.any(|object| object.kind == "Workload") {
+            true => manifests::read_full,
+            false => manifests::read,
+        };
+        let checked = read(&args.files).and_then(|manifests| {
+            let manifests = workloads(manifests)?;
             Host::starting(Some(Mode::Loopback)).check(&manifests)?;
             Ok(manifests)
         });
@@ -44,9 +51,8 @@ impl Given {
     }
 }
 
-/// Reads manifests of workloads, and of nothing else.
-pub(super) fn workloads(files: &[PathBuf]) -> Result<Manifests> {
-    let manifests = manifests::read_full(files)?;
+/// Refuses manifests of anything but workloads.
+pub(super) fn workloads(manifests: Manifests) -> Result<Manifests> {
     let mut others = manifests.objects.iter();
     if let Some(other) = others.find(|o| !matches!(o, manifest::Object::Workload(_))) {
         return Err(Failure::input(format!(
@@ -130,21 +136,20 @@ pub(super) fn remove_token(file: &Path) {
 mod tests {
     use super::*;
 
-    fn file(directory: &Path, text: &str) -> [PathBuf; 1] {
-        let file = directory.join("x.yaml");
-        fs::write(&file, text).unwrap();
-        [file]
-    }
-
     #[test]
     fn a_host_brings_its_own_workloads_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            let file = directory.path().join("x.yaml");
+            fs::write(&file, text).unwrap();
+            manifests::read(&[file]).unwrap()
+        };
         let workload = "apiVersion: tulle.dev/v1alpha1\nkind: Workload\nmetadata: {name: a}\nspec: {command: [sleep]}\n";
-        let mut found = workloads(&file(directory.path(), workload)).unwrap();
+        let mut found = workloads(read(workload)).unwrap();
         let objects = label(&mut found, "edge");
         assert!(objects[0].json.contains(r#""tulle.dev/node":"edge""#));
         let mesh = "apiVersion: tulle.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {}\n";
-        let refused = workloads(&file(directory.path(), mesh)).unwrap_err();
+        let refused = workloads(read(mesh)).unwrap_err();
         assert!(
             refused
                 .to_string()

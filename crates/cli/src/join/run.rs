@@ -85,8 +85,11 @@ async fn supervise(
     let last_known = Rc::clone(&how.last_known);
     let certifier = HostCertifier::at(paths.host_authority(), paths.host_issued());
     let certifier = Rc::new(certifier);
-    let node = enter(how, Rc::clone(&certifier)).await?;
+    let node = enter(paths, how, Rc::clone(&certifier)).await?;
     let brought = brought_before(paths, &node)?;
+    if node.joins() && is_another_mesh(last_known.joined().as_ref(), &ca) {
+        away::forget(&paths.away())?;
+    }
     let news = news(given, &brought, node.name());
     let client = node.objects();
     let renewing = spawn_local(Rc::clone(&node).renew());
@@ -139,8 +142,12 @@ async fn supervise(
     let leaves = !args.stay && !args.service && !line.is_away();
     let has_left = leaves && brought::leave(client, paths.brought()).await;
     let over = over.take();
-    if has_left || over.as_ref().is_some_and(|over| over.is_dismissed) {
+    let is_dismissed = over.as_ref().is_some_and(|over| over.is_dismissed);
+    if has_left || is_dismissed {
         last_known.forget();
+    }
+    if is_dismissed {
+        forget_counts(paths);
     }
     ended?;
     if let Some(over) = over {
@@ -151,16 +158,36 @@ async fn supervise(
 }
 
 /// Gets the certificate, or goes on with the one that was kept, and says which.
-async fn enter(how: How, certifier: Rc<HostCertifier>) -> Result<Rc<Node>> {
+async fn enter(paths: &Paths, how: How, certifier: Rc<HostCertifier>) -> Result<Rc<Node>> {
+    let last_known = Rc::clone(&how.last_known);
+    let was_joined = last_known.joined().is_some();
     let own_files = OwnFiles {
         identity: how.kept,
         certifier,
         last_known: how.last_known,
     };
     let address = how.controller.address;
-    let node = Node::enter(how.controller, how.token.as_deref(), how.away, own_files).await?;
+    let node = Node::enter(how.controller, how.token.as_deref(), how.away, own_files).await;
+    // Nothing is known any more where the mesh has dismissed this host.
+    if node.is_err() && was_joined && last_known.joined().is_none() {
+        forget_counts(paths);
+    }
+    let node = node?;
     progress(&entered(&node, address));
     Ok(node)
+}
+
+/// Removes the counts of a mesh that has dismissed this host.
+fn forget_counts(paths: &Paths) {
+    if let Err(failure) = away::forget(&paths.away()) {
+        tracing::warn!("{failure}");
+    }
+}
+
+/// Whether the mesh with this authority may be another than the one of which this host was: that is to hear nothing of what was
+/// counted before. One that gets a new token because its certificate has expired is of the same mesh.
+fn is_another_mesh(before: Option<&KnownController>, fingerprint: &str) -> bool {
+    before.is_none_or(|known| known.fingerprint != fingerprint)
 }
 
 fn entered(node: &Node, controller: SocketAddr) -> String {
@@ -304,4 +331,21 @@ async fn run_until(
         view.abort();
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mesh_is_known_by_its_authority() {
+        let known = |fingerprint: &str| KnownController {
+            name: "mesh.example:15010".to_owned(),
+            fingerprint: fingerprint.to_owned(),
+            address: ([192, 0, 2, 1], 15010).into(),
+        };
+        assert!(!is_another_mesh(Some(&known("0a")), "0a"));
+        assert!(is_another_mesh(Some(&known("0a")), "0b"));
+        assert!(is_another_mesh(None, "0a"));
+    }
 }

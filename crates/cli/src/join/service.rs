@@ -8,6 +8,7 @@ use super::{checked, refused};
 use crate::args::service::ServiceJoin;
 use crate::client::{Objects, is_away};
 use crate::failure::{Failure, Result};
+use crate::manifests;
 use crate::output::line;
 use crate::paths::Paths;
 use crate::supervise::last_known::LastKnown;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 /// Refuses what `tulle join` would refuse, before a service of it is written. Returns the token, if one is given.
 pub(crate) fn judge(paths: &Paths, args: &ServiceJoin) -> Result<Option<String>> {
-    let manifests = workloads(&args.files)?;
+    let manifests = workloads(manifests::read_full(&args.files)?)?;
     checked(&args.options)?;
     let here = args.service.installed.root.is_none();
     if here && RunState::of_running(paths).is_err() {
@@ -72,7 +73,7 @@ pub(crate) async fn reload(paths: &Paths, state: &RunState) -> Result<()> {
             .because("no service has started this host")
             .fix("end `tulle join` and start it again, or install a service with `tulle service join`"));
     }
-    let mut manifests = workloads(&files)?;
+    let mut manifests = workloads(manifests::read_full(&files)?)?;
     let mut client = objects_or_away(paths, state).await?;
     let mut host = Host::running(state);
     host.stored = crate::apply::stored(&mut client).await?;

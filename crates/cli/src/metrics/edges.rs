@@ -121,12 +121,12 @@ fn is_unreached(sample: &MetricSample) -> bool {
 }
 
 /// Whether a route answered instead of a backend. Nobody was meant to be reached.
-fn is_answered(sample: &MetricSample) -> bool {
+pub(crate) fn is_answered(sample: &MetricSample) -> bool {
     ANSWERED.contains(&sample.label("response_flags"))
 }
 
 /// The same as [`is_unreached`] of TCP, whose connections count as opened all the same.
-fn is_tcp_unreached(sample: &MetricSample) -> bool {
+pub(crate) fn is_tcp_unreached(sample: &MetricSample) -> bool {
     is_tcp_failure(sample)
         && sample.label("reporter") == "source"
         && known(sample.label("destination_principal")).is_empty()

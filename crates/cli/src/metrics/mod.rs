@@ -2,4 +2,6 @@
 
 mod edges;
 
-pub(crate) use edges::{EGRESS, Edge, Unreached, edges, is_denied, unreached};
+pub(crate) use edges::{
+    EGRESS, Edge, Unreached, edges, is_answered, is_denied, is_tcp_unreached, unreached,
+};

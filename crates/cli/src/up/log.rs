@@ -134,6 +134,13 @@ impl RotatedFile {
         fs::rename(&self.path, old)
     }
 
+    /// Goes on with the file that is at the path now, if there can be one.
+    fn reopen(&mut self) {
+        if let Ok(new) = Self::with_longest(&self.path, self.longest) {
+            *self = new;
+        }
+    }
+
     /// Whether this is still the file at the path: it is not once somebody has removed or moved it.
     fn is_at_path(&self) -> bool {
         let id = |found: fs::Metadata| (found.dev(), found.ino());
@@ -148,14 +155,14 @@ impl Write for RotatedFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // A usize is a u64 wherever Linux runs.
         let more = line.len() as u64;
+        if !self.is_at_path() {
+            self.reopen();
+        }
         if self.length > 0 && self.length + more > self.longest {
             // One that cannot be moved away grows on.
-            let _ = self.rotate();
-        }
-        if !self.is_at_path()
-            && let Ok(new) = Self::with_longest(&self.path, self.longest)
-        {
-            *self = new;
+            if self.rotate().is_ok() {
+                self.reopen();
+            }
         }
         self.file.write_all(line)?;
         self.length += more;
@@ -213,9 +220,9 @@ mod tests {
             assert_eq!(read("tulle.log"), line);
         }
         fs::rename(&path, dir.path().join("moved")).unwrap();
-        log.write_all(&[b'x'; 75]).unwrap();
+        log.write_all(&[b'x'; 76]).unwrap();
         log.write_all(b"more\n").unwrap();
-        assert_eq!((read("moved").len(), read("tulle.log.1").len()), (7, 75));
+        assert_eq!((read("moved").len(), read("tulle.log.1").len()), (7, 76));
         assert_eq!(read("tulle.log"), "more\n");
     }
 }

@@ -89,7 +89,12 @@ impl Given {
     /// right: what was acknowledged is stored, and comes back whatever has become of the files.
     fn for_service(paths: &Paths, args: &Up) -> Result<Self> {
         let before = ServiceRecord::read(paths);
-        let new = manifests::read_full(&args.files).and_then(|manifests| {
+        // Where no file brought anything, an empty one takes nothing away.
+        let read = match before {
+            Some(_) => manifests::read_full,
+            None => manifests::read,
+        };
+        let new = read(&args.files).and_then(|manifests| {
             if before.as_ref().is_some_and(|b| b.is_of(&manifests)) {
                 return Ok(Manifests::default());
             }

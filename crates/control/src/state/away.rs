@@ -12,7 +12,7 @@ use tulle_api::v1;
 
 /// Times away that are kept of a host, the newest.
 const MAX_PERIODS: usize = 16;
-/// Pairs of a time that are told apart.
+/// Pairs of a time that are told apart: those that matter most.
 const MAX_EDGES: usize = 500;
 const MAX_HOURS: usize = 168;
 /// Pieces of a time: a host tells 4,096 pairs apart, 50 in each.
@@ -20,6 +20,8 @@ const MAX_PIECES: u32 = 100;
 /// Limits of a piece.
 const MAX_PIECE_EDGES: usize = 200;
 const MAX_NAME: usize = 300;
+/// Bytes of a reason's name that are kept. The longest has 20.
+const MAX_REASON: usize = 40;
 /// Pairs, and times, that `tulle status` is told of.
 const SHOWN: usize = 20;
 const SHOWN_PERIODS: usize = 64;
@@ -29,6 +31,13 @@ struct Edge {
     source: String,
     service: String,
     sums: Sums,
+}
+
+impl Edge {
+    /// Orders pairs by how much they matter.
+    fn rank(&self) -> (u64, u64, u64) {
+        (self.sums.denied, self.sums.failed, self.sums.requests)
+    }
 }
 
 /// A time away of a host, as it is stored.
@@ -72,7 +81,10 @@ impl GivenNames {
             reasons: BTreeMap::new(),
         };
         for reason in told.reasons.into_iter().take(MAX_REASONS) {
-            sums.reasons.insert(self.get(reason.code)?, reason.count);
+            let mut name = self.get(reason.code)?;
+            name.truncate(name.floor_char_boundary(MAX_REASON));
+            let count = sums.reasons.entry(name).or_default();
+            *count = count.saturating_add(reason.count);
         }
         Ok(sums)
     }
@@ -87,15 +99,17 @@ impl Period {
         for edge in piece.edges {
             let sums = names.sums(edge.sums.unwrap_or_default())?;
             self.sums.add(&sums);
-            if self.edges.len() >= MAX_EDGES {
-                self.left_out = self.left_out.saturating_add(1);
-                continue;
-            }
             self.edges.push(Edge {
                 source: names.get(edge.source)?,
                 service: names.get(edge.service)?,
                 sums,
             });
+        }
+        if let Some(surplus) = self.edges.len().checked_sub(MAX_EDGES) {
+            self.sort();
+            self.edges.truncate(MAX_EDGES);
+            let surplus = u32::try_from(surplus).unwrap_or(u32::MAX);
+            self.left_out = self.left_out.saturating_add(surplus);
         }
         if let Some(rest) = piece.rest {
             self.sums.add(&names.sums(rest)?);
@@ -106,9 +120,14 @@ impl Period {
         Ok(())
     }
 
+    /// Puts pairs that matter most first.
+    fn sort(&mut self) {
+        self.edges
+            .sort_by_key(|edge| std::cmp::Reverse(edge.rank()));
+    }
+
     fn shown(mut self, host: String) -> v1::AwayPeriod {
-        let rank = |edge: &Edge| (edge.sums.denied, edge.sums.failed, edge.sums.requests);
-        self.edges.sort_by_key(|edge| std::cmp::Reverse(rank(edge)));
+        self.sort();
         let more = self.edges.len().saturating_sub(SHOWN);
         let more = u32::try_from(more)
             .unwrap_or(u32::MAX)
@@ -346,5 +365,50 @@ mod tests {
         assert!(state.keep_away(&edge, odd).is_err());
         assert_eq!(state.away_gone("edge").unwrap().len(), MAX_PERIODS);
         assert!(state.away_gone("edg").unwrap().is_empty());
+    }
+
+    #[test]
+    fn pairs_that_matter_most_are_kept_wherever_they_come() {
+        let state = MeshState::in_memory().unwrap();
+        let edge = Actor::Node("edge".into());
+        let (pieces, of_piece) = (82, 50);
+        // Each pair has one request more than the one before, and two of them have a failure and a refusal.
+        for number in 0..pieces {
+            let mut told = piece("1", number, pieces, 0);
+            told.names = vec!["b".into(), "r".repeat(MAX_NAME)];
+            told.edges.clear();
+            for i in 0..of_piece {
+                let all = number * of_piece + i;
+                told.names.push(format!("spiffe://t/svc/{all:04}"));
+                told.edges.push(v1::AwayEdge {
+                    source: 2 + i,
+                    service: 0,
+                    sums: Some(v1::AwaySums {
+                        requests: u64::from(all),
+                        failed: u64::from(all == 4000),
+                        denied: u64::from(all == 4001),
+                        reasons: vec![v1::AwayReason { code: 1, count: 1 }],
+                    }),
+                });
+            }
+            state.keep_away(&edge, told).unwrap();
+        }
+        let stored = state.of_host("edge").unwrap().remove(0).1;
+        assert_eq!(stored.edges.len(), MAX_EDGES);
+        let period = state.away_periods().unwrap().remove(0);
+        let sources = period.edges.iter().map(|e| {
+            let name = &period.names[e.source as usize];
+            name.rsplit('/').next().unwrap().parse::<u32>().unwrap()
+        });
+        let last = pieces * of_piece;
+        let most: Vec<u32> = [4001, 4000].into_iter().chain((0..last).rev()).collect();
+        assert_eq!(sources.collect::<Vec<_>>(), most[..SHOWN]);
+        assert_eq!(period.more_edges as usize, last as usize - SHOWN);
+        let sums = period.sums.unwrap();
+        let all = u64::from(last);
+        assert_eq!(sums.requests, all * (all - 1) / 2);
+        let reason = &sums.reasons[0];
+        let name = &period.names[reason.code as usize];
+        assert_eq!((name.len(), reason.count), (MAX_REASON, all));
     }
 }

@@ -179,6 +179,13 @@ impl MeshState {
             key: name.to_owned(),
         }];
         let until = self.refused_until(&index, SystemTime::now());
+        let last = {
+            let removed = self.removed.lock();
+            let removed = removed.unwrap_or_else(PoisonError::into_inner);
+            removed.values().max().copied()
+        };
+        // The end that was noted is the same for many, of whom the one that was removed first is forgotten first.
+        let until = last.map_or(until, |last| until.max(last.saturating_add(1)));
         let membership = self.membership_of(name).map(Serial::from);
         writes.extend(membership.iter().map(|membership| Write::PutValue {
             space: Space::Removed,

@@ -155,11 +155,14 @@ fn a_host_is_shown_keeps_to_its_ports_and_comes_back_without_a_token() {
 
     // A service manager starts it with the same arguments, whose token is spent.
     let mut timed = joining();
-    let timed = said(timed.args(["--for", "1s"]));
+    let timed = said(timed.args(["--for", "1s", "--stay"]));
     assert_eq!(timed.code, 0, "{timed:?}");
     assert!(timed.err.contains("the token is spent"), "{timed:?}");
 
-    // A host that was removed does not come back.
+    // A host that was removed does not come back, and keeps no counts for the next mesh.
+    let away = two.path().join("state/host-away");
+    std::fs::create_dir_all(&away).unwrap();
+    std::fs::write(away.join("kept"), "").unwrap();
     assert_eq!(one.tulle(&["delete", "node", "edge"]).code, 0);
     let mut removed = joining();
     let removed = said(removed.env_remove("TULLE_TOKEN"));
@@ -169,6 +172,7 @@ fn a_host_is_shown_keeps_to_its_ports_and_comes_back_without_a_token() {
         "{removed:?}"
     );
     assert_eq!(two.left(), Vec::<String>::new());
+    assert!(!away.exists());
 
     // Nor one that never joined from here.
     assert_eq!(two.tulle(&["down", "--purge"]).code, 0);

@@ -54,6 +54,16 @@ pub(super) async fn keep(context: Rc<Context>) {
     keeper.run().await;
 }
 
+/// Removes all that is kept: it was counted in a mesh of which this host is no more.
+pub(super) fn forget(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).or_fail(|| format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 struct Keeper {
     context: Rc<Context>,
     files: Files,
@@ -463,5 +473,18 @@ mod tests {
         let mut small = read(&all[1]);
         assert_eq!(small.take_pieces(&all[1]).unwrap().len(), 1);
         assert!(!small.is_begun && !read(&all[1]).is_begun);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_another_mesh() {
+        let directory = tempfile::tempdir().unwrap();
+        let away = directory.path().join("host-away");
+        forget(&away).unwrap();
+        let files = files(&away);
+        files.write(&ledger(1)).unwrap();
+        std::fs::write(away.join("1-1.new"), "{").unwrap();
+        forget(&away).unwrap();
+        assert!(!away.exists());
+        assert_eq!(files.all().unwrap(), Vec::<PathBuf>::new());
     }
 }
