@@ -24,8 +24,8 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
         anstream::eprintln!("warning: {failure}");
         None
     });
-    // The lock knows a supervisor that has not written its state yet, or wrote it in another way.
-    let supervisor = Lock::holder(paths).or(state.as_ref().map(|s| s.supervisor));
+    // The lock knows a supervisor that has not written its state yet, or wrote it in another way. Who clears up is let finish.
+    let supervisor = Lock::supervisor(paths).or(state.as_ref().map(|s| s.supervisor));
     let mut was_up = false;
     if let Some(supervisor) = supervisor {
         was_up = supervisor.is_alive();

@@ -4,11 +4,13 @@
 use crate::args::workloads::Exec;
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
+use crate::proc::MARK;
 use crate::supervise::state::RunState;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
-use tulle_redirect::LaunchSpec;
+use tulle_redirect::{LaunchSpec, exec_in};
 
 /// Becomes the command; returns only if that failed.
 pub(crate) fn exec(paths: &Paths, state: &RunState, args: &Exec) -> Result<()> {
@@ -28,6 +30,13 @@ pub(crate) fn exec(paths: &Paths, state: &RunState, args: &Exec) -> Result<()> {
     };
     let of_app = |file: &str| format!("/proc/{}/{file}", app.pid);
     let what = || format!("cannot look at the application of {name}");
+    let started = std::fs::read(of_app("cmdline")).or_fail(what)?;
+    if exec_in::is_on_its_way(&started) {
+        return Err(
+            Failure::new(format!("the application of {name} is just being started"))
+                .fix("try again in a moment"),
+        );
+    }
     let environment = std::fs::read(of_app("environ")).or_fail(what)?;
     let status = std::fs::read_to_string(of_app("status")).or_fail(what)?;
     let directory = std::fs::read_link(of_app("cwd")).or_fail(what)?;
@@ -38,12 +47,16 @@ pub(crate) fn exec(paths: &Paths, state: &RunState, args: &Exec) -> Result<()> {
         path.exists().then_some(path)
     };
     let user = ids(&status).filter(|(user, _)| *user != own);
+    // The application sees its directory there if it has no way to where it is.
+    let seen = user.map(|_| paths.data_mounts().join(name));
+    let seen = seen.filter(|at| at.is_dir());
     let launch = LaunchSpec {
         namespace: workload.namespace.clone(),
         hosts: namespaced.then(|| paths.hosts()),
         resolv_conf: namespaced.then(|| paths.resolv_conf()),
         passwd: user.and_then(|_| names("passwd")),
         group: user.and_then(|_| names("group")),
+        directory: seen.map(|at| (paths.data().join(name), at)),
         user,
         bind_low_ports: namespaced,
         // It takes the place of this very process.
@@ -54,21 +67,19 @@ pub(crate) fn exec(paths: &Paths, state: &RunState, args: &Exec) -> Result<()> {
         .command
         .split_first()
         .ok_or_else(|| Failure::usage("there is no command"))?;
-    let mut command = launch
-        .command(program)
-        .or_fail(|| format!("cannot start {}", program.display()))?;
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(variables(&environment));
-    if directory.is_dir() {
-        command.current_dir(directory);
-    }
+    let mut variables: BTreeMap<_, _> = variables(&environment).collect();
     // The caller's values win for the terminal and for the search path of programs.
     for variable in ["PATH", "TERM", "COLUMNS", "LINES", "NO_COLOR"] {
         if let Some(value) = std::env::var_os(variable) {
-            command.env(variable, value);
+            variables.insert(variable.into(), value);
         }
+    }
+    let mut command = launch
+        .command(program, variables)
+        .or_fail(|| format!("cannot start {}", program.display()))?;
+    command.args(arguments).env(MARK, &paths.run);
+    if directory.is_dir() {
+        command.current_dir(directory);
     }
     let error = command.exec();
     Err(Failure::new(format!("cannot start {}", program.display())).because(error))

@@ -5,9 +5,10 @@
 mod common;
 
 use common::{MESH, Mesh, UP, eventually, pause};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// Programs run, and nothing stands beside them.
@@ -226,6 +227,99 @@ fn the_user_of_a_workload_has_a_name() {
     let run = mesh.run_directory();
     assert_eq!(mesh.tulle(&["down"]).code, 0);
     assert!(!run.join("accounts").exists());
+}
+
+/// A mesh below a directory that only root has a way to.
+fn closed() -> Mesh {
+    let mesh = Mesh::new();
+    fs::set_permissions(mesh.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    mesh
+}
+
+/// Some variables make the dynamic loader run code and write files. The process that is to become
+/// the program is still root, so it must not have them.
+#[test]
+fn only_the_program_itself_has_the_variables_of_a_workload() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: it needs root");
+    }
+    let mesh = closed();
+    // The loader would write to such a file, and only root can make one here.
+    let trace = mesh.path().join("trace");
+    // The command after it keeps the shell from becoming `cat`.
+    let look = |file: &str| {
+        format!(
+            "LD_DEBUG= cat /proc/$$/environ > $STATE_DIRECTORY/{file}; touch $STATE_DIRECTORY/all"
+        )
+    };
+    let spec = format!(
+        "{{command: [sh, -c, '{}; exec sleep 1000'], env: [{{name: ODD, value: 'a=b  c'}}, \
+         {{name: LD_DEBUG, value: statistics}}, {{name: LD_DEBUG_OUTPUT, value: '{}'}}], \
+         readinessProbe: {{exec: {{command: [sh, -c, 'test -e $STATE_DIRECTORY/all']}}}}}}",
+        look("started"),
+        trace.display()
+    );
+    up(&mesh, &workload("db", &spec));
+    let answer = mesh.tulle(&["exec", "db", "--", "sh", "-c", &look("executed")]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+
+    let run = mesh.run_directory().display().to_string();
+    let inherited = ["PATH", "LANG", "LC_ALL", "TZ", "SHELL"];
+    let of_caller = ["TERM", "COLUMNS", "LINES", "NO_COLOR"];
+    for (file, more) in [("started", &[][..]), ("executed", &of_caller[..])] {
+        let text = fs::read_to_string(mesh.path().join("state/data/db").join(file)).unwrap();
+        let has: BTreeMap<&str, &str> = text
+            .split_terminator('\0')
+            .map(|v| v.split_once('=').unwrap())
+            .collect();
+        let mut expected: BTreeSet<&str> = [
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "STATE_DIRECTORY",
+            "TULLE_MESH",
+            "ODD",
+            "LD_DEBUG",
+            "LD_DEBUG_OUTPUT",
+        ]
+        .into();
+        let inherited = inherited.iter().chain(more);
+        expected.extend(inherited.filter(|name| std::env::var_os(name).is_some()));
+        assert_eq!(
+            has.keys().copied().collect::<BTreeSet<_>>(),
+            expected,
+            "{file}"
+        );
+        let values = ["ODD", "USER", "LD_DEBUG", "TULLE_MESH"].map(|name| has[name]);
+        assert_eq!(
+            values,
+            ["a=b  c", "db", "statistics", run.as_str()],
+            "{file}"
+        );
+        assert_eq!(has["HOME"], has["STATE_DIRECTORY"], "{file}");
+    }
+    let written = fs::read_dir(mesh.path()).unwrap().flatten();
+    let mut names = written.map(|entry| entry.file_name().into_string().unwrap());
+    let by_root = names.find(|name| name.starts_with("trace"));
+    assert_eq!(by_root, None, "the loader wrote it as root");
+}
+
+#[test]
+fn a_command_in_the_place_of_an_application_has_its_directory() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: it needs root");
+    }
+    let mesh = closed();
+    let spec = "{command: [sh, -c, 'cd $STATE_DIRECTORY; touch all; exec sleep 1000'], \
+                readinessProbe: {exec: {command: [sh, -c, 'test -e $STATE_DIRECTORY/all']}}}";
+    up(&mesh, &workload("db", spec));
+    let touch = "touch $STATE_DIRECTORY/by-name && touch by-working-directory";
+    let answer = mesh.tulle(&["exec", "db", "--", "sh", "-c", touch]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let data = mesh.path().join("state/data/db");
+    for file in ["by-name", "by-working-directory"] {
+        assert!(data.join(file).exists(), "{file}");
+    }
 }
 
 #[test]

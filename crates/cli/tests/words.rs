@@ -14,7 +14,8 @@ fn exec_in(path: &str, program: &str) -> (Option<i32>, String) {
     let spec = r#"{"namespace":null,"hosts":null,"resolvConf":null,"directory":null,"cgroup":[],"user":[61190,61190],"bindLowPorts":false,"parent":null,"noNewPrivileges":true}"#;
     let output: Output = Command::new(env!("CARGO_BIN_EXE_tulle"))
         .args(["exec-in", spec, program])
-        .env("PATH", path)
+        .env("TULLE_PROGRAM_PATH", path)
+        .env("PATH", "/nowhere")
         .current_dir("/")
         .output()
         .unwrap();

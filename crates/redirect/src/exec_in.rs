@@ -4,7 +4,13 @@
 //! mounting and changing the user takes many steps that may fail and should report it. So
 //! [`LaunchSpec::command`] re-executes this very binary with the hidden subcommand [`SUBCOMMAND`].
 //! That runs [`main`], which takes the steps in a process with a single thread and then becomes the
-//! program, with the same process id, files and environment.
+//! program, with the same process id and files.
+//!
+//! The steps are taken as the caller, root for one, while the program's variables may be another's
+//! choice, and some of them (`LD_PRELOAD`) make the dynamic loader run another's code. So they arrive
+//! under other names, and only the program has them under their own.
+
+mod variables;
 
 use crate::cgroup;
 use crate::network::namespace_path;
@@ -21,10 +27,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use variables::{disguise, of_program};
 
 /// The hidden subcommand, which must call [`main`] with the arguments after it, before any thread
 /// is started.
 pub const SUBCOMMAND: &str = "exec-in";
+
+/// The caller's name for this binary, its first argument.
+const CALLED: &str = "tulle";
 
 /// Where and as whom a program runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,16 +150,24 @@ impl std::error::Error for ExecInError {
 }
 
 impl LaunchSpec {
-    /// Returns a command that runs `program` with these settings. The caller adds arguments,
-    /// environment, working directory and files, as with any command.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> io::Result<Command> {
+    /// Returns a command that runs `program` with these settings and these variables, and no others.
+    /// The caller adds arguments, working directory and files, as with any command. A variable that
+    /// is added to the command itself is not for the program, only for this binary on the way there.
+    pub fn command(
+        &self,
+        program: impl AsRef<OsStr>,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<Command> {
         // The link still works after an upgrade has replaced the file.
         let mut command = Command::new("/proc/self/exe");
         command
-            .arg0("tulle")
+            .arg0(CALLED)
             .arg(SUBCOMMAND)
             .arg(serde_json::to_string(self)?)
-            .arg(program);
+            .arg(program)
+            .env_clear();
+        let disguised = variables.into_iter();
+        command.envs(disguised.map(|(name, value)| (disguise(&name), value)));
         Ok(command)
     }
 
@@ -158,13 +176,14 @@ impl LaunchSpec {
     pub fn command_passing(
         &self,
         program: impl AsRef<OsStr>,
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
         files: Vec<OwnedFd>,
     ) -> io::Result<Command> {
         let spec = Self {
             passed: files.iter().map(AsRawFd::as_raw_fd).collect(),
             ..self.clone()
         };
-        let mut command = spec.command(program)?;
+        let mut command = spec.command(program, variables)?;
         let inherit = move || {
             for file in &files {
                 rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?;
@@ -217,9 +236,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
     // The file is opened before the change of user, who may have no path to it: a program built in
     // root's home. The error of `exec` would also be "denied" for a program that does not exist, if
     // the user may not search one directory of the PATH.
-    let path = std::env::var_os("PATH");
+    let variables = of_program(std::env::vars_os());
+    let path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str);
     let directory = std::env::current_dir().unwrap_or_default();
-    let found = find_program(&program, path.as_deref(), &directory);
+    let found = find_program(&program, path, &directory);
     let found = found.map_err(ExecInError::Program)?;
     let opened = match spec.user {
         Some(_) => open_program(&found),
@@ -236,15 +256,18 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         rustix::thread::set_no_new_privs(true).step(|| "give up new privileges".to_owned())?;
     }
     let arguments: Vec<OsString> = arguments.collect();
-    let mut source = Command::new(&program).args(&arguments).exec();
+    // Becomes it, searching the PATH among its variables; returns only if that failed.
+    let start = |file: &OsStr| {
+        let mut command = Command::new(file);
+        command.arg0(&program).args(&arguments);
+        command.env_clear().envs(&variables).exec()
+    };
+    let mut source = start(&program);
     if source.kind() == io::ErrorKind::PermissionDenied
         && let Some(opened) = opened
     {
         // The kernel follows this link by the open file, not by its path.
-        source = Command::new(format!("/proc/self/fd/{}", opened.as_raw_fd()))
-            .arg0(&program)
-            .args(&arguments)
-            .exec();
+        source = start(format!("/proc/self/fd/{}", opened.as_raw_fd()).as_ref());
     }
     let program = Path::new(&program).display();
     let denied = source.kind() == io::ErrorKind::PermissionDenied;
@@ -258,6 +281,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<Infallible,
         },
         source,
     })
+}
+
+/// Whether a process with these arguments (`/proc/PID/cmdline`) has yet to become its program. Until
+/// then its user and its variables are not the program's.
+pub fn is_on_its_way(arguments: &[u8]) -> bool {
+    arguments.starts_with(format!("{CALLED}\0{SUBCOMMAND}\0").as_bytes())
 }
 
 /// Opens the program's file. `None` for a script: its interpreter would have to open it by a path
@@ -319,6 +348,10 @@ fn see_own_files(spec: &LaunchSpec) -> Result<(), ExecInError> {
     }
     if let Some((from, at)) = &spec.directory {
         mount_bind(from, at).step(|| format!("mount {} at {}", from.display(), at.display()))?;
+        // A working directory that was entered before is the one below the mount.
+        if std::env::current_dir().is_ok_and(|now| now == *at) {
+            std::env::set_current_dir(at).step(|| format!("enter {}", at.display()))?;
+        }
     }
     Ok(())
 }
@@ -401,11 +434,19 @@ mod tests {
             user: Some((1500, 1500)),
             ..LaunchSpec::default()
         };
-        let command = spec.command("true").unwrap();
+        let command = spec.command("true", []).unwrap();
         let arguments: Vec<&OsStr> = command.get_args().collect();
         assert_eq!(arguments[0], SUBCOMMAND);
         let back: LaunchSpec = serde_json::from_str(arguments[1].to_str().unwrap()).unwrap();
         assert_eq!(back, spec);
         assert_eq!(arguments[2], "true");
+    }
+
+    #[test]
+    fn a_process_is_on_its_way_until_it_is_the_program() {
+        assert!(is_on_its_way(b"tulle\0exec-in\0{}\0sh\0"));
+        for other in [&b""[..], b"sh\0", b"tulle\0up\0", b"tulle\0exec-in"] {
+            assert!(!is_on_its_way(other), "{other:?}");
+        }
     }
 }

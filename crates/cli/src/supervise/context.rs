@@ -7,6 +7,7 @@ use super::fixed_ports::FixedPorts;
 use super::host_authority::HostCertifier;
 use super::last_known::LastKnown;
 use super::line::Line;
+use super::logs;
 use super::ports::{Pool, Reserved};
 use super::process::SupervisedProcess;
 use super::state::Mode;
@@ -17,10 +18,11 @@ use crate::paths::Paths;
 use crate::proc::MARK;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{OpenOptions, Permissions};
+use std::ffi::OsString;
+use std::fs::Permissions;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as StdCommand;
 use std::rc::Rc;
@@ -44,6 +46,9 @@ const KEPT_VARIABLES: [&str; 3] = ["PATH", "TULLE_LOG", "RUST_BACKTRACE"];
 const APPLICATIONS_VARIABLES: [&str; 8] = [
     "PATH", "LANG", "LC_ALL", "TZ", "HOME", "USER", "LOGNAME", "SHELL",
 ];
+
+/// Variables of an environment, by name.
+pub(crate) type Variables = BTreeMap<OsString, OsString>;
 
 /// Shared by all units.
 pub(crate) struct Context {
@@ -274,38 +279,30 @@ impl Context {
         }
     }
 
-    /// Marks a command as part of this mesh, with its output in a log. It gets only the named variables of this
-    /// process's environment, which may hold secrets.
-    fn command<'a>(
+    /// The mark of this mesh, and only the named variables of this process's environment, which may hold secrets.
+    fn variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Variables {
+        // `tulle join` may have got its token by one; no child has a use for it.
+        let named = names.into_iter().filter(|name| *name != TOKEN);
+        let named = named.filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
+        let mark = (MARK.into(), self.paths.run.clone().into());
+        named.chain([mark]).collect()
+    }
+
+    /// Completes the command of a launch, with its output in a log. Until it is the program, it is one of Tulle's own,
+    /// with variables and mark as such.
+    fn command(
         &self,
         command: std::io::Result<StdCommand>,
         program: &Path,
         log: &Path,
-        variables: impl IntoIterator<Item = &'a str>,
     ) -> std::result::Result<Command, String> {
         let mut command =
             command.map_err(|e| format!("cannot start {}: {e}", program.display()))?;
-        let open = || {
-            OpenOptions::new()
-                .create(true)
-                .append(true) // so that cutting the file short keeps writers right
-                .mode(0o600)
-                .open(log)
-        };
         let log_error = |e| format!("cannot write {}: {e}", log.display());
-        let out = open().map_err(log_error)?;
-        let err = open().map_err(log_error)?;
-        command.env_clear();
-        for name in variables {
-            // How `tulle join` got its token; nobody has a use for it any more.
-            if name != TOKEN
-                && let Some(value) = std::env::var_os(name)
-            {
-                command.env(name, value);
-            }
-        }
+        let out = logs::open(log).map_err(log_error)?;
+        let err = logs::open(log).map_err(log_error)?;
         command
-            .env(MARK, &self.paths.run)
+            .envs(self.variables(KEPT_VARIABLES))
             .stdin(std::process::Stdio::null())
             .stdout(out)
             .stderr(err);
@@ -320,25 +317,24 @@ impl Context {
         log: &Path,
         passed: Vec<OwnedFd>,
     ) -> std::result::Result<Command, String> {
-        let command = launch.command_passing(program, passed);
-        self.command(command, program, log, KEPT_VARIABLES)
+        let variables = self.variables(KEPT_VARIABLES);
+        let command = launch.command_passing(program, variables, passed);
+        self.command(command, program, log)
     }
 
-    /// The command of an application, which may ask for more variables.
+    /// The command of an application, which may ask for more variables, and has some of its own, which win.
     pub(crate) fn application_command(
         &self,
         launch: &LaunchSpec,
         program: &Path,
         log: &Path,
         passed: &[String],
+        own: Variables,
     ) -> std::result::Result<Command, String> {
         let passed = passed.iter().map(String::as_str);
-        self.command(
-            launch.command(program),
-            program,
-            log,
-            APPLICATIONS_VARIABLES.into_iter().chain(passed),
-        )
+        let mut variables = self.variables(APPLICATIONS_VARIABLES.into_iter().chain(passed));
+        variables.extend(own);
+        self.command(launch.command(program, variables), program, log)
     }
 
     /// A port of one of this host's addresses, for a child of this process.

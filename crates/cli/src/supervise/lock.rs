@@ -6,6 +6,7 @@
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::Paths;
 use crate::proc::ProcessId;
+use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -15,20 +16,44 @@ use std::time::{Duration, Instant};
 /// is a zombie before the last one has closed its files.
 const GIVEN_BACK: Duration = Duration::from_secs(5);
 
-/// The right to be the mesh's supervisor, while it is held. No child inherits it.
+/// The content of the file.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Holder {
+    #[serde(flatten)]
+    id: ProcessId,
+    /// It holds the lock to clear up, and ends by itself. Earlier versions do not say so.
+    #[serde(default)]
+    clears: bool,
+}
+
+/// The right to be the mesh's supervisor, or to clear up where there is none, while it is held. No child inherits it.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes it; a failure says who has it. The directory exists.
+    /// Takes it, to keep the mesh up; a failure says who has it. The directory exists.
+    pub(crate) fn take_to_supervise(paths: &Paths) -> Result<Self> {
+        Self::take_as(false, paths, GIVEN_BACK, |_| false)
+    }
+
+    /// Takes it, to clear up.
     pub(crate) fn take(paths: &Paths) -> Result<Self> {
         Self::take_within(paths, GIVEN_BACK, |_| false)
     }
 
-    /// Takes it, if need be from a holder that is about to end: it has this long.
+    /// Takes it likewise, if need be from a holder that is about to end: it has this long.
     pub(crate) fn take_within(
+        paths: &Paths,
+        patience: Duration,
+        ends: impl Fn(ProcessId) -> bool,
+    ) -> Result<Self> {
+        Self::take_as(true, paths, patience, ends)
+    }
+
+    fn take_as(
+        clears: bool,
         paths: &Paths,
         patience: Duration,
         ends: impl Fn(ProcessId) -> bool,
@@ -47,7 +72,7 @@ impl Lock {
                 Ok(()) | Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(e)) => return Err(e).or_fail(what),
             }
-            let holder = read(&mut file);
+            let holder = read(&mut file).map(|holder| holder.id);
             let stays = holder.is_some_and(|holder| holder.is_alive() && !ends(holder));
             if stays || Instant::now() >= until {
                 let who = holder.map_or_else(String::new, |id| id.pid.to_string());
@@ -55,15 +80,29 @@ impl Lock {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let id = serde_json::to_vec(&ProcessId::current()).or_fail(what)?;
+        let own = Holder {
+            id: ProcessId::current(),
+            clears,
+        };
+        let own = serde_json::to_vec(&own).or_fail(what)?;
         file.set_len(0).or_fail(what)?;
-        std::os::unix::fs::FileExt::write_all_at(&file, &id, 0).or_fail(what)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &own, 0).or_fail(what)?;
         file.flush().or_fail(what)?;
         Ok(Self { _file: file })
     }
 
     /// Returns the process that holds the lock now.
     pub(crate) fn holder(paths: &Paths) -> Option<ProcessId> {
+        Self::held(paths).map(|holder| holder.id)
+    }
+
+    /// Returns the process that holds the lock now to keep the mesh up.
+    pub(crate) fn supervisor(paths: &Paths) -> Option<ProcessId> {
+        let holder = Self::held(paths).filter(|holder| !holder.clears);
+        holder.map(|holder| holder.id)
+    }
+
+    fn held(paths: &Paths) -> Option<Holder> {
         let mut file = File::open(paths.lock()).ok()?;
         match file.try_lock_shared() {
             // Nobody; closing the file gives it back.
@@ -92,7 +131,7 @@ fn is_in_place(file: &File, paths: &Paths) -> bool {
 }
 
 /// Empty for a moment, while its holder writes it.
-fn read(file: &mut File) -> Option<ProcessId> {
+fn read(file: &mut File) -> Option<Holder> {
     let mut text = String::new();
     file.rewind().ok()?;
     file.read_to_string(&mut text).ok()?;
@@ -125,7 +164,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = paths_in(dir.path());
         assert_eq!(Lock::holder(&paths), None);
-        let lock = Lock::take(&paths).unwrap();
+        let lock = Lock::take_to_supervise(&paths).unwrap();
+        assert_eq!(Lock::supervisor(&paths), Some(ProcessId::current()));
         let failure = Lock::take(&paths).unwrap_err().to_string();
         assert!(
             failure.contains(&std::process::id().to_string()),
@@ -139,7 +179,15 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(Lock::holder(&paths), None);
-        Lock::take(&paths).unwrap();
+        let _lock = Lock::take(&paths).unwrap();
+        assert_eq!(Lock::holder(&paths), Some(ProcessId::current()));
+        assert_eq!(Lock::supervisor(&paths), None, "it clears up");
+    }
+
+    #[test]
+    fn a_holder_of_an_earlier_version_is_read() {
+        let held: Holder = serde_json::from_str(r#"{"pid":7,"started":8}"#).unwrap();
+        assert_eq!((held.id.pid, held.id.started, held.clears), (7, 8, false));
     }
 
     #[test]

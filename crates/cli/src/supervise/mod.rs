@@ -97,7 +97,7 @@ impl Supervisor {
     /// be kept for as long as the mesh is up.
     pub(crate) fn make_room(paths: &Paths) -> Result<Lock> {
         paths.create()?;
-        let lock = Lock::take(paths)?;
+        let lock = Lock::take_to_supervise(paths)?;
         let state = RunState::read(paths)
             .map_err(|f| f.fix("end what is left of that mesh with `tulle down`"))?;
         // One without a lock is of another version.
@@ -223,6 +223,7 @@ impl Supervisor {
         let releases = tokio::task::spawn_local(crate::controller::release_memory());
         let mut rest = interval(REST_PERIOD);
         rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut trimmer = logs::Trimmer::default();
         let changed = Rc::clone(&self.context.changed);
         let nudge = Rc::clone(&self.context);
         tokio::pin!(stop);
@@ -232,7 +233,7 @@ impl Supervisor {
                 Some(change) = changes.recv() => self.change(change),
                 () = changed.notified() => sleep(TOGETHER).await,
                 () = nudge.nudge.notified() => self.nudge(),
-                _ = rest.tick() => logs::trim_all(&self.context.paths.logs()),
+                _ = rest.tick() => trimmer.trim_all(&self.context.paths.logs()),
                 () = self.janitor.ended() => {
                     // The mesh runs without a janitor, too: one that cannot be started now, for want of
                     // memory say, is started later.

@@ -5,6 +5,9 @@
 //! connections are not redirected; and a sidecar that was taken over has no files and no processes
 //! but its own.
 
+mod hand_over;
+
+use self::hand_over::hand_over;
 use super::context::Context;
 use crate::failure::{Failure, OrFail, Result};
 use crate::paths::{Paths, make_dir};
@@ -145,6 +148,9 @@ fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
     for other in others.flatten().filter(|o| o.file_name() != name) {
         taken.extend(other.metadata().map(|m| m.uid()).ok());
     }
+    let Paths { state, run, .. } = &context.paths;
+    taken.extend(owners_of_other_meshes(Path::new("/var/lib"), state, "data"));
+    taken.extend(owners_of_other_meshes(Path::new("/run"), run, "proxies"));
     let before = fs::metadata(context.paths.data().join(name)).map(|m| m.uid());
     let before = before
         .ok()
@@ -154,6 +160,20 @@ fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
         .ok_or_else(|| Failure::new(format!("there is no user left for {name}")))?;
     context.users.borrow_mut().insert(name.to_owned(), id);
     Ok(id)
+}
+
+/// Returns the owners of what workloads or sidecars of other meshes have in this directory of their mesh, where meshes of root are
+/// unless `--state` names another place. Their processes may not run now.
+fn owners_of_other_meshes(meshes: &Path, own: &Path, directory: &str) -> BTreeSet<u32> {
+    let entries = |of: &Path| fs::read_dir(of).into_iter().flatten().flatten();
+    let is_other = |mesh: &fs::DirEntry| {
+        let name = mesh.file_name();
+        name.as_encoded_bytes().starts_with(b"tulle") && mesh.path() != own
+    };
+    let others = entries(meshes).filter(is_other);
+    let kept = others.flat_map(|mesh| entries(&mesh.path().join(directory)));
+    kept.filter_map(|entry| Some(entry.metadata().ok()?.uid()))
+        .collect()
 }
 
 /// Gives back the users of a workload that has ended.
@@ -179,7 +199,7 @@ fn release_application(paths: &Paths, users: &mut BTreeMap<String, u32>, name: &
     if users.remove(name).is_some() {
         // It succeeds only if nothing is in it.
         let _ = fs::remove_dir(paths.data().join(name));
-        // The next one with this user must not read the log. There may be none.
+        // The next one with this user must not write to the log. There may be none.
         let _ = lchown(paths.log(name), Some(0), Some(0));
     }
 }
@@ -248,21 +268,6 @@ pub(crate) fn data(context: &Context, name: &str, account: Option<&Account>) -> 
     Ok(Data { directory, seen })
 }
 
-/// Gives all that its former owner has in it to the new one. What is somebody else's stays so: it
-/// may be a second name of a file that is elsewhere.
-fn hand_over(path: &Path, before: u32, (uid, gid): (u32, u32)) -> std::io::Result<()> {
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() {
-        for entry in fs::read_dir(path)? {
-            hand_over(&entry?.path(), before, (uid, gid))?;
-        }
-    }
-    if found.uid() == before {
-        lchown(path, Some(uid), Some(gid))?;
-    }
-    Ok(())
-}
-
 /// Every directory on the way lets others through.
 fn anyone_may_pass(directory: &Path) -> bool {
     directory
@@ -312,9 +317,11 @@ pub(crate) fn names(
     })
 }
 
-/// Lets an application open its own output by `/dev/stdout`, as some do.
+/// Lets an application open its own output by `/dev/stdout`, as some do. Its group has the log, which stays
+/// root's: the owner of a file may take a lease on it, and whoever opens it for writing then waits for the lease's end.
 pub(crate) fn give_log(log: &Path, account: &Account) -> std::io::Result<()> {
-    chown(log, Some(account.ids.0), Some(account.ids.1))
+    chown(log, Some(0), Some(account.ids.1))?;
+    fs::set_permissions(log, fs::Permissions::from_mode(0o660))
 }
 
 #[cfg(test)]
@@ -395,26 +402,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_over_is_only_its_former_owners() {
+    fn no_application_gets_the_user_of_another_mesh() {
         if !rustix::process::geteuid().is_root() {
             return println!("skipped: it needs root");
         }
         let dir = tempfile::tempdir().unwrap();
-        let outside = dir.path().join("outside");
-        fs::write(&outside, "").unwrap();
-        let data = dir.path().join("data");
-        fs::create_dir_all(data.join("sub")).unwrap();
-        fs::write(data.join("sub/own"), "").unwrap();
-        fs::hard_link(&outside, data.join("sub/linked")).unwrap();
-        std::os::unix::fs::symlink(&outside, data.join("sub/link")).unwrap();
-        for path in ["", "sub", "sub/own", "sub/link"] {
-            lchown(data.join(path), Some(61_200), Some(61_200)).unwrap();
+        for (place, user) in [
+            ("tulle/data/own", 61_200),
+            ("tulle-b/data/db", 61_201),
+            ("other/data/db", 61_202),
+        ] {
+            fs::create_dir_all(dir.path().join(place)).unwrap();
+            chown(dir.path().join(place), Some(user), Some(user)).unwrap();
         }
-        hand_over(&data, 61_200, (61_300, 61_300)).unwrap();
-        let owner = |p: &Path| fs::symlink_metadata(p).unwrap().uid();
-        for path in ["", "sub", "sub/own", "sub/link"] {
-            assert_eq!(owner(&data.join(path)), 61_300, "{path}");
-        }
-        assert_eq!(owner(&outside), 0);
+        let own = dir.path().join("tulle");
+        let owners = |directory| owners_of_other_meshes(dir.path(), &own, directory);
+        assert_eq!(owners("data"), BTreeSet::from([61_201]));
+        assert!(owners("proxies").is_empty());
     }
 }

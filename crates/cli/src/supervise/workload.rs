@@ -147,11 +147,12 @@ struct Unit {
 impl Unit {
     async fn run(self, mut stopped: watch::Receiver<bool>) {
         let mut settling = None;
+        let mut leaving = None;
         let mut plan = None;
         let mut sidecar = None;
         let mut app = None;
         tokio::select! {
-            () = self.live(&mut settling, &mut plan, &mut sidecar, &mut app) => {}
+            () = self.live(&mut settling, &mut leaving, &mut plan, &mut sidecar, &mut app) => {}
             _ = stopped.wait_for(|s| *s) => {}
         }
         self.update(|s| {
@@ -176,6 +177,10 @@ impl Unit {
             sidecar.stop().await;
         }
         self.tell(gone(&self.name, &self.context.node)).await;
+        // A place that was being given up is gone before another unit of this name looks for one.
+        if let Some(leaving) = leaving {
+            let _ = leaving.await;
+        }
         // A namespace that was being made is removed once it is there.
         if let Some(settling) = settling
             && let Ok(Ok(made)) = settling.await
@@ -192,6 +197,7 @@ impl Unit {
     async fn live(
         &self,
         settling: &mut Option<Settling>,
+        leaving: &mut Option<JoinHandle<()>>,
         plan: &mut Option<WorkloadPlan>,
         sidecar: &mut Option<RunningProxy>,
         app: &mut Option<SupervisedProcess>,
@@ -211,7 +217,11 @@ impl Unit {
                 sidecar.stop().await;
             }
             if let Some(plan) = plan.take() {
-                self.planner().leave(plan).await;
+                // A task of its own, as settling is: nobody else would give the number back, or wait for the namespace's end.
+                let planner = self.planner();
+                let task = tokio::task::spawn_local(async move { planner.leave(plan).await });
+                let _ = leaving.insert(task).await;
+                *leaving = None;
             }
             sleep(RETRY).await;
         }

@@ -63,7 +63,7 @@ pub(crate) fn parent_death(mesh: &str) {
         parent: Some(1),
         ..LaunchSpec::default()
     };
-    let output = spec.command("true").unwrap().output().unwrap();
+    let output = spec.command("true", []).unwrap().output().unwrap();
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("has ended"),
         "{output:?}"

@@ -264,6 +264,14 @@ fn leads_out(
             &["dial", &to],
             &format!("15001 for {to}"),
         );
+        // Bytes that are on their way when the sidecar closes have no user any more, and arrive.
+        let left = ask(sidecar, &["leave", &to]);
+        let (mut stream, _) = tcp.accept().unwrap();
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_secs(10)))
+            .unwrap();
+        let got = std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+        assert_eq!(got.to_string(), left);
         let accepted = std::thread::spawn(move || {
             let (mut stream, _) = tcp.accept().unwrap();
             std::io::Write::write_all(&mut stream, b"outside").unwrap();
@@ -309,7 +317,7 @@ fn names_and_user(network: &Network, a: &Namespace) {
     );
 
     // A running process sees a change.
-    let mut watch = spec.command("sh").unwrap();
+    let mut watch = spec.command("sh", std::env::vars_os()).unwrap();
     let script = "echo ready; read line; getent ahostsv4 details | head -n1 | cut -d' ' -f1";
     watch.args(["-c", script]);
     watch

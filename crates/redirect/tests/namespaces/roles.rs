@@ -18,6 +18,7 @@ pub(crate) fn play(arguments: &[String]) -> bool {
         }
         ["role", "listen", addresses @ ..] => listen(addresses),
         ["role", "dial", to, from @ ..] => println!("{}", dial(to, from.first().copied())),
+        ["role", "leave", to] => println!("{}", leave(to)),
         ["role", "udp-echo", address] => udp_echo(address),
         ["role", "udp", to] => println!("{}", udp(to)),
         ["role", "resolve", name] => println!("{}", resolve(name)),
@@ -41,6 +42,19 @@ fn sleep() {
     loop {
         std::thread::sleep(Duration::from_secs(1000));
     }
+}
+
+/// Sends to who does not read, until no more can be sent. Returns how much that was; what is not on the way ends in the kernel.
+fn leave(to: &str) -> usize {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream
+        .set_write_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let mut sent = 0;
+    while let Ok(bytes) = stream.write(&[0; 4096]) {
+        sent += bytes;
+    }
+    sent
 }
 
 /// IPv6 only for an IPv6 address, so that both can listen on one port.

@@ -66,7 +66,8 @@ impl Drop for Running {
 }
 
 fn command(spec: &LaunchSpec, role: &[&str]) -> Command {
-    let mut command = spec.command(std::env::current_exe().unwrap()).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let mut command = spec.command(program, std::env::vars_os()).unwrap();
     command.arg("role").args(role).stdin(Stdio::null());
     command
 }

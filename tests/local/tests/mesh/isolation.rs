@@ -219,6 +219,10 @@ fn a_state_directory_and_a_program_that_only_root_can_reach_serve_all_the_same()
         demo.up();
         assert_confined(&demo);
         assert_eq!(report(&demo)["starts"], 1);
+        let touch = "touch \"$STATE_DIRECTORY/touched\"";
+        let answer = demo.tulle(&["exec", "prober", "--", "sh", "-c", touch]);
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(demo.path().join("state/data/prober/touched").exists());
         assert!(OWN_USERS.contains(&user_of(demo.application("ratings"))));
         assert_eq!(demo.get(&format!("/ratings/{RATING}")).status(), 200);
 

@@ -1,6 +1,6 @@
 //! The commands of a workload's application, the program itself and its probes: the user, the variables and the directory that it gets.
 
-use crate::supervise::context::Context;
+use crate::supervise::context::{Context, Variables};
 use crate::supervise::user::{self, Account, Data, Names};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,20 +31,19 @@ impl Starter {
         let names = names.map_err(|f| f.to_string())?;
         let log = context.paths.log(&self.name);
         let launch = self.launch(account.as_ref(), &data, names);
-        let mut command =
-            context.application_command(&launch, Path::new(program), &log, &spec.pass_env)?;
+        let variables = self.variables(account.as_ref(), &data.seen);
+        let mut command = context.application_command(
+            &launch,
+            Path::new(program),
+            &log,
+            &spec.pass_env,
+            variables,
+        )?;
         if let Some(account) = &account {
             let given = user::give_log(&log, account);
             given.map_err(|e| format!("cannot give {} away: {e}", log.display()))?;
-            settle_in(&mut command, &self.name, account, &data.seen);
         }
-        command
-            .args(arguments)
-            .env("STATE_DIRECTORY", &data.seen)
-            .envs(&self.upstreams);
-        for variable in &spec.env {
-            command.env(&variable.name, expand(&variable.value, &self.upstreams));
-        }
+        command.args(arguments);
         if let Some(directory) = &spec.working_directory {
             let directory = PathBuf::from(directory);
             if !directory.is_dir() {
@@ -56,6 +55,23 @@ impl Starter {
             command.current_dir(directory);
         }
         Ok(command)
+    }
+
+    /// Its variables beyond those that are passed on from the supervisor's environment.
+    fn variables(&self, account: Option<&Account>, data: &Path) -> Variables {
+        let mut variables = Variables::new();
+        if let Some(account) = account {
+            settle_in(&mut variables, &self.name, account, data);
+        }
+        variables.insert("STATE_DIRECTORY".into(), data.into());
+        for (name, value) in &self.upstreams {
+            variables.insert(name.into(), value.into());
+        }
+        for variable in &self.spec.env {
+            let value = expand(&variable.value, &self.upstreams);
+            variables.insert(variable.name.as_str().into(), value.into());
+        }
+        variables
     }
 
     fn launch(&self, account: Option<&Account>, data: &Data, names: Names) -> LaunchSpec {
@@ -77,12 +93,7 @@ impl Starter {
 }
 
 /// Sets the variables that describe the user to this account's.
-fn settle_in(
-    command: &mut tokio::process::Command,
-    workload: &str,
-    account: &Account,
-    data: &Path,
-) {
+fn settle_in(variables: &mut Variables, workload: &str, account: &Account, data: &Path) {
     if account.is_root() {
         return;
     }
@@ -91,9 +102,9 @@ fn settle_in(
         .known
         .as_ref()
         .map_or(own, |(n, h)| (n.as_str(), h.clone()));
-    command.env("HOME", home);
+    variables.insert("HOME".into(), home.into());
     for variable in ["USER", "LOGNAME"] {
-        command.env(variable, name);
+        variables.insert(variable.into(), name.into());
     }
 }
 
