@@ -113,9 +113,23 @@ pub(super) fn config(settings: &Settings, options: &Options, probes: &[Probe]) -
         });
     }
     if !probes.is_empty() {
-        config["probes"] = json!(probes);
+        config["probes"] = literal(json!(probes));
     }
     config
+}
+
+/// Makes texts of a pod's author mean themselves in the value of a variable, where the kubelet would expand `$(POD_IP)` and make `$` of
+/// `$$`. It leaves those of probes and annotations as they are.
+pub(super) fn literal(value: Value) -> Value {
+    match value {
+        Value::String(text) => text.replace('$', "$$").into(),
+        Value::Array(items) => items.into_iter().map(literal).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            Value::Object(fields.map(|(name, field)| (name, literal(field))).collect())
+        }
+        other => other,
+    }
 }
 
 /// A variable that Kubernetes fills in from a field of the pod.

@@ -160,7 +160,7 @@ pub fn inject(
     let scraped = metrics::scraped(&pod, settings.metrics && options.metrics);
     let mut config = containers::config(settings, &options, &probes);
     if let Scraped::Both(application) = &scraped {
-        config["applicationMetrics"] = json!(application);
+        config["applicationMetrics"] = containers::literal(json!(application));
     }
     let sidecar = containers::sidecar(settings, &options, &config);
     let init = containers::init(settings, &options);

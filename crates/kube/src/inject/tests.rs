@@ -20,7 +20,7 @@ fn pod() -> Value {
                     "image": "localhost/web:test",
                     "ports": [{"name": "http", "containerPort": 8080}],
                     "livenessProbe": {
-                        "httpGet": {"path": "live?x=1", "port": "http", "httpHeaders": [{"name": "X", "value": "y"}]},
+                        "httpGet": {"path": "live?x=1", "port": "http", "httpHeaders": [{"name": "X", "value": "a$$b $(POD_IP)"}]},
                         "periodSeconds": 7,
                     },
                     "readinessProbe": {"tcpSocket": {"port": 8080}, "timeoutSeconds": 4},
@@ -179,7 +179,8 @@ fn checks_ask_the_sidecar_and_it_asks_the_application() {
                 "path": "/probe/web/liveness",
                 "check": {"http": {
                     "port": 8080, "path": "/live?x=1", "tls": false,
-                    "headers": [{"name": "X", "value": "y"}],
+                    // Once the kubelet has read the variable, it is what the pod says.
+                    "headers": [{"name": "X", "value": "a$$$$b $$(POD_IP)"}],
                 }},
                 "timeoutMs": 1000,
             },

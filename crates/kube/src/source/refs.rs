@@ -31,16 +31,12 @@ pub(super) fn backends(
     state: &State,
 ) -> Vec<Unresolved> {
     let mut found = Vec::new();
-    let parents = spec["parentRefs"].clone();
+    let called = called_alone(spec, from.2);
     visit(spec, &mut |backend| {
         if let Err(unresolved) = backend_is_good(backend, from, grants, state) {
             // Back to the Service that was called, for which nobody needs a grant.
-            let called = |parent: &&Value| {
-                text(parent, "kind") == "Service"
-                    && ["name", "namespace"].map(|f| &parent[f])
-                        == ["name", "namespace"].map(|f| &backend[f])
-            };
-            if unresolved.reason == "RefNotPermitted" && list(&parents).iter().any(called) {
+            let name = |reference: &Value| ["name", "namespace"].map(|f| reference[f].clone());
+            if unresolved.reason == "RefNotPermitted" && called.contains(&name(backend)) {
                 return;
             }
             if unresolved.reason != "BackendNotFound" {
@@ -50,6 +46,25 @@ pub(super) fn backends(
         }
     });
     found
+}
+
+/// Names and namespaces of the Services of other namespaces that a route is about, if it is about nothing else: then it is for callers of
+/// its own namespace alone. With a Gateway or a Service of its own among its parents it would lead others there, too.
+fn called_alone(spec: &Value, own: &str) -> Vec<[Value; 2]> {
+    let parents = list(&spec["parentRefs"]);
+    let is_called = |parent: &&Value| {
+        let group = parent.get("group").and_then(Value::as_str);
+        matches!(group, Some("" | "core"))
+            && text(parent, "kind") == "Service"
+            && text_or(parent, "namespace", own) != own
+    };
+    match parents.iter().all(is_called) {
+        true => parents
+            .iter()
+            .map(|parent| ["name", "namespace"].map(|f| parent[f].clone()))
+            .collect(),
+        false => Vec::new(),
+    }
 }
 
 fn visit(value: &mut Value, f: &mut impl FnMut(&mut Value)) {
@@ -310,6 +325,32 @@ mod tests {
             json!([{ "group": "", "kind": "Service", "name": "we" }]),
         ] {
             assert_eq!(reasons(&mut spec.clone(), &granted(to)).len(), 2);
+        }
+    }
+
+    #[test]
+    fn the_service_that_was_called_needs_no_grant_where_nothing_else_leads_to_it() {
+        let called = json!({ "group": "", "kind": "Service", "name": "web", "namespace": "other" });
+        let own = json!({ "group": "", "kind": "Service", "name": "web" });
+        let gateway = json!({ "name": "edge", "namespace": "infra" });
+        let no_service = json!({ "kind": "Service", "name": "web", "namespace": "other" });
+        for (parents, refused) in [
+            (json!([called]), 0),
+            (json!([called, gateway]), 2),
+            (json!([called, own]), 2),
+            (json!([own]), 2),
+            (json!([no_service]), 2),
+            (json!([]), 2),
+        ] {
+            let backend = json!({ "name": "web", "port": 80, "namespace": "other" });
+            let mut spec = json!({ "parentRefs": parents, "rules": [{
+                "backendRefs": [backend],
+                "filters": [{ "requestMirror": { "backendRef": backend } }],
+            }] });
+            let found = reasons(&mut spec, &Grants::default());
+            assert_eq!(found.len(), refused, "{parents}");
+            let name = &spec["rules"][0]["backendRefs"][0]["name"];
+            assert_eq!(name == NO_BACKEND, refused > 0, "{parents}");
         }
     }
 

@@ -53,6 +53,12 @@ struct Finding {
     fix: String,
 }
 
+/// A text without control characters: tenants choose names and what their pods answer, and a terminal would obey them.
+fn plain(text: &str) -> String {
+    let obeyed = |c: char| c.is_control() && c != '\n';
+    text.replace(obeyed, " ")
+}
+
 /// All that was found, in the order of the checks.
 #[derive(Debug, Default)]
 struct Report(Vec<Finding>);
@@ -74,7 +80,7 @@ impl Report {
             id,
             outcome,
             check: known.map_or("", |k| k.check),
-            finding: finding.into(),
+            finding: plain(&finding.into()),
             fix: fix.map(|k| k.fix.to_owned()).unwrap_or_default(),
         });
     }
@@ -258,6 +264,8 @@ mod tests {
         let mut report = Report::default();
         report.each("TK007", Outcome::Warning, many, "");
         assert_eq!(report.0.len(), 21);
+        report.warning("TK066", "x\n\u{1b}[2Jy");
+        assert_eq!(report.0[21].finding, "x\n [2Jy");
         assert!(!report.failed());
     }
 }
