@@ -168,7 +168,7 @@ class Tulle(Peer):
             process.check()
             try:
                 with connect(admin, 5) as connection:
-                    connection.sendall(b"GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                    connection.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     return connection.recv(100).startswith(b"HTTP/1.1 200")
             except OSError:
                 return False

@@ -5,13 +5,14 @@
 
 use crate::args::cluster::Within;
 use crate::client::Objects;
-use crate::failure::{OrFail, Result};
+use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::proxies::{ProxySource, ask_all};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tulle_api::v1::ListRequest;
@@ -107,6 +108,63 @@ fn scrub(value: &mut Value) {
     }
 }
 
+/// Hides in a line of a log what `scrub` hides, every query, and the values of fields that the Mesh adds to the access
+/// log. A line without any stays as it is.
+fn scrub_line(line: &str) -> String {
+    if let Ok(Value::Object(told)) = serde_json::from_str(line) {
+        let told = Value::Object(told);
+        let mut shown = told.clone();
+        scrub(&mut shown);
+        if let Some(Value::Object(fields)) = shown.get_mut("fields") {
+            fields.values_mut().for_each(|v| *v = LEFT_OUT.into());
+        }
+        hide_queries(&mut shown);
+        if shown != told {
+            let end = if line.ends_with('\n') { "\n" } else { "" };
+            return format!("{shown}{end}");
+        }
+    }
+    // JSON comes here, too: of a member that is there twice, only the last was looked at.
+    without_queries(line)
+}
+
+fn hide_queries(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = without_queries(text),
+        Value::Array(items) => items.iter_mut().for_each(hide_queries),
+        Value::Object(members) => members.values_mut().for_each(hide_queries),
+        _ => {}
+    }
+}
+
+/// Hides what stands between a question mark and the next blank or quotation mark. An apostrophe is no end: queries may
+/// have one.
+fn without_queries(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('?') {
+        out.push_str(before);
+        out.push('?');
+        rest = after;
+        if after.starts_with(LEFT_OUT) {
+            continue;
+        }
+        let mut last = ' ';
+        let end = after.find(|c: char| {
+            let ends = c.is_whitespace() || (c == '"' && last != '\\');
+            last = c;
+            ends
+        });
+        let (query, after) = after.split_at(end.unwrap_or(after.len()));
+        if !query.is_empty() {
+            out.push_str(LEFT_OUT);
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
 fn hide(members: &mut Map<String, Value>, names: &[&str]) {
     for name in names {
         if let Some(told) = members.get_mut(*name) {
@@ -153,15 +211,26 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Makes the file, for its owner alone.
+    /// Makes the file anew, for its owner alone: one that lies there may be open to others, or lead elsewhere.
     pub(crate) fn create(file: &Path) -> Result<Self> {
         let shown = file.display().to_string();
-        let made = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(file);
+        // A device is not taken away.
+        if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+            return Err(
+                Failure::new(format!("{shown} is no file")).fix("name a file to write with --file")
+            );
+        }
+        let removed = match fs::remove_file(file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let made = removed.and_then(|()| {
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(file)
+        });
         let made = made.or_fail(|| format!("cannot write {shown}"))?;
         let tar = tar::Builder::new(GzEncoder::new(made, Compression::default()));
         Ok(Self { tar, shown })
@@ -180,6 +249,12 @@ impl Archive {
     pub(crate) fn json(&mut self, name: &str, mut value: Value) -> Result<()> {
         scrub(&mut value);
         self.add(name, &format!("{value:#}\n"))
+    }
+
+    /// Adds the lines of a log.
+    pub(crate) fn log(&mut self, name: &str, text: &str) -> Result<()> {
+        let lines: String = text.split_inclusive('\n').map(scrub_line).collect();
+        self.add(name, &lines)
     }
 
     /// Adds a text.
@@ -208,7 +283,11 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flate2::read::GzDecoder;
     use serde_json::json;
+    use std::fs::Permissions;
+    use std::io::Read;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn secrets_are_left_out_wherever_they_stand() {
@@ -245,5 +324,61 @@ mod tests {
             text,
             "a\n(left out)\n(left out)\n(left out)\nb\nBearer (left out) eyJ\n"
         );
+
+        let lines = [
+            (
+                r#"{"method":"GET","path":"/x?token=hush","duration":1.5,"fields":{"tenant":"hush"}}"#,
+                r#"{"method":"GET","path":"/x?(left out)","duration":1.5,"fields":{"tenant":"(left out)"}}"#,
+            ),
+            (
+                r#"{"path":"/x?a b=\"hush","message":"GET /y?a='hush' failed"}"#,
+                r#"{"path":"/x?(left out)","message":"GET /y?(left out) failed"}"#,
+            ),
+            (
+                r#"{"target":"/x?a=\"hush","cause":"reset","target":"tulle_proxy"}"#,
+                r#"{"target":"/x?(left out)","cause":"reset","target":"tulle_proxy"}"#,
+            ),
+            (
+                r#"[t] "GET /x?a='hush' HTTP/1.1" 200 "http://a/?hush""#,
+                r#"[t] "GET /x?(left out) HTTP/1.1" 200 "http://a/?(left out)""#,
+            ),
+            (r#"{"path":"/x?hush"#, r#"{"path":"/x?(left out)"#),
+        ];
+        for (line, shown) in lines {
+            assert_eq!(scrub_line(line), shown);
+            assert_eq!(scrub_line(&format!("{line}\n")), format!("{shown}\n"));
+        }
+        let kept = "{\"b\":1,  \"a\": \"is it so? yes\"}\r\n";
+        assert_eq!(scrub_line(kept), kept);
+    }
+
+    #[test]
+    fn the_archive_is_a_new_file_of_its_owner_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, other) = (directory.path().join("a"), directory.path().join("b"));
+        fs::write(&other, "kept").unwrap();
+        let is_new = || {
+            let mut archive = Archive::create(&file).unwrap();
+            archive.log("logs/a.log", "/x?hush\n").unwrap();
+            archive.finish().unwrap();
+            let made = fs::symlink_metadata(&file).unwrap();
+            assert!(made.is_file(), "{made:?}");
+            assert_eq!(made.permissions().mode() & 0o777, 0o600);
+            let mut log = String::new();
+            let archive = GzDecoder::new(File::open(&file).unwrap());
+            for entry in tar::Archive::new(archive).entries().unwrap() {
+                entry.unwrap().read_to_string(&mut log).unwrap();
+            }
+            assert_eq!(log, "/x?(left out)\n");
+        };
+        is_new();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        is_new();
+        fs::remove_file(&file).unwrap();
+        symlink(&other, &file).unwrap();
+        is_new();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
+        assert!(Archive::create(directory.path()).is_err());
+        assert!(directory.path().exists());
     }
 }

@@ -30,7 +30,7 @@ const MAX_BODY: usize = 256 * 1024;
 const MAX_KEY: usize = 20 * 1024;
 /// Time limit of a body.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// Bodies that are read at a time.
+/// Bodies of actions that are read at a time.
 const BODIES: usize = 4;
 /// Tokens that the API server is asked about at a time.
 const REVIEWS: usize = 4;
@@ -59,7 +59,7 @@ enum Key {
 }
 
 impl Router {
-    /// Places for bodies and reviews.
+    /// Places for bodies of actions and reviews.
     pub(crate) fn places() -> (Semaphore, Semaphore) {
         (Semaphore::new(BODIES), Semaphore::new(REVIEWS))
     }
@@ -108,7 +108,10 @@ impl Router {
             &session,
             &head.headers,
         )?;
+        let place = self.bodies.try_acquire();
+        let place = place.map_err(|_| busy("bodies are read"))?;
         let body = self.body(&head.headers, body, MAX_BODY, connection).await?;
+        drop(place);
         actions::act(&self.observer, action, &session.user, &body).await
     }
 
@@ -169,6 +172,8 @@ impl Router {
         name: &str,
         connection: &Arc<HeldPlace>,
     ) -> Result<Answer, Refusal> {
+        // Anybody on this host may begin one, so it takes no place that an operator would lack: the number of connections
+        // bounds it.
         let body = self.body(&head.headers, body, MAX_KEY, connection).await?;
         match actions::read(&body)? {
             Key::Code(code) => self.open_with_code(&code, name),
@@ -228,10 +233,6 @@ impl Router {
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(refusal(status, "bad_body", what, fix));
         }
-        let _place = self
-            .bodies
-            .try_acquire()
-            .map_err(|_| busy("bodies are read"))?;
         // Whoever sends slowly can be displaced meanwhile: the connection is silent until its body is whole.
         let read = timeout(BODY_TIME, Limited::new(body, most).collect()).await;
         connection.reach(Stage::Served);

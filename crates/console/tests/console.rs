@@ -324,6 +324,38 @@ async fn what_is_too_large_or_malformed_is_refused() {
 }
 
 #[tokio::test]
+async fn slow_bodies_keep_nobody_from_a_session() {
+    let site = site_with(|config| config.actions = true).await;
+    let (origin, code) = (site.origin(), site.code());
+    let headers = [
+        ("origin", origin.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        slow.push(site.post_slowly("/api/v1/session", &headers).await);
+    }
+    let opened = site.open(&code).await;
+    assert_eq!(opened.status, 200, "{}", opened.text());
+
+    // Bodies of actions are larger, and few are read at a time.
+    let session = opened.cookie();
+    let csrf = opened.json()["csrf"].as_str().unwrap().to_owned();
+    let own = [
+        ("cookie", session.as_str()),
+        ("x-tulle-csrf", csrf.as_str()),
+    ];
+    let headers = [&headers[..], &own].concat();
+    let path = "/api/v1/actions/delete";
+    for _ in 0..4 {
+        slow.push(site.post_slowly(path, &headers).await);
+    }
+    let more = site.send("POST", path, &headers, b"{}").await;
+    assert_eq!((more.status, error(&more).as_str()), (503, "busy"));
+    assert_eq!(site.open(&site.code()).await.status, 200);
+}
+
+#[tokio::test]
 async fn every_route_answers_in_its_documented_form() {
     let site = site().await;
     site.apply(0, 3).await;

@@ -151,14 +151,18 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn start(directory: &Path, of: &RunningController) -> Self {
+    /// Starts one that knows the controller as one in a cluster does, by its roots.
+    fn start(directory: &Path, of: &RunningController, own: &Roots) -> Self {
         let token = directory.join("token");
         std::fs::write(&token, "token").unwrap();
+        let roots = directory.join("ca.crt");
+        let own = Authority::from_roots(own.clone()).unwrap();
+        std::fs::write(&roots, own.bundle_pem()).unwrap();
         let bootstrap: Bootstrap = serde_json::from_value(json!({ "identity": ID })).unwrap();
         let control = Control {
             address: of.local_addr().to_string(),
-            ca_fingerprint: of.ca_fingerprint().to_owned(),
-            trust_bundle: None,
+            ca_fingerprint: String::new(),
+            trust_bundle: Some(roots),
             service: None,
             join_token_file: None,
             service_account_token: Some(token),
@@ -254,7 +258,7 @@ async fn an_issuer_that_hangs_keeps_no_configuration_from_sidecars() {
     let kept = Kept::default();
     let first = controller(directory, &issuer, &kept, Vec::new(), &own).await;
     feed(&first, "warn");
-    let sidecar = Sidecar::start(directory, &first);
+    let sidecar = Sidecar::start(directory, &first, &own);
     sidecar.hears("warn").await;
     let root = issuer.authority.root().to_vec();
     eventually("the issuer's root is kept", || {
@@ -290,7 +294,7 @@ async fn an_issuer_that_hangs_keeps_no_configuration_from_sidecars() {
     let known = kept.lock().unwrap().1.clone();
     let second = controller(directory, &issuer, &kept, known, &own).await;
     feed(&second, "debug");
-    let sidecar = Sidecar::start(directory, &second);
+    let sidecar = Sidecar::start(directory, &second, &own);
     sidecar.hears("debug").await;
     drop(sidecar);
     second.shutdown().await;

@@ -106,7 +106,7 @@ async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// Sends a request and returns the status of the answer.
 async fn get(address: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.ok()?;

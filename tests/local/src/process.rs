@@ -290,7 +290,7 @@ impl Proxy {
 
 fn admin_request(method: &str, target: &str) -> String {
     format!(
-        "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     )
 }
 

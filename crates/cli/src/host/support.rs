@@ -60,7 +60,7 @@ fn logs(paths: &Paths, archive: &mut Archive, lines: usize, most: usize) -> Resu
             Ok(bytes) => String::from_utf8_lossy(last_lines(&bytes, Some(lines))).into_owned(),
             Err(error) => error.to_string(),
         };
-        archive.add(&format!("logs/{name}.log"), &text)?;
+        archive.log(&format!("logs/{name}.log"), &text)?;
     }
     Ok(())
 }

@@ -95,7 +95,7 @@ async fn logs(cluster: &Cluster, archive: &mut Archive, pod: &Value, lines: usiz
             .text(&path)
             .await
             .unwrap_or_else(|failure| failure.to_string());
-        archive.add(&format!("logs/{namespace}/{name}/{container}.log"), &log)?;
+        archive.log(&format!("logs/{namespace}/{name}/{container}.log"), &log)?;
     }
     Ok(())
 }

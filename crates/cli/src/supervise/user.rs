@@ -166,9 +166,12 @@ fn own_user(context: &Context, name: &str, passwd: &str) -> Result<u32> {
 /// unless `--state` names another place. Their processes may not run now.
 fn owners_of_other_meshes(meshes: &Path, own: &Path, directory: &str) -> BTreeSet<u32> {
     let entries = |of: &Path| fs::read_dir(of).into_iter().flatten().flatten();
+    // However a path leads there.
+    let id = |directory: &Path| fs::metadata(directory).map(|m| (m.dev(), m.ino())).ok();
+    let own = id(own);
     let is_other = |mesh: &fs::DirEntry| {
         let name = mesh.file_name();
-        name.as_encoded_bytes().starts_with(b"tulle") && mesh.path() != own
+        name.as_encoded_bytes().starts_with(b"tulle") && id(&mesh.path()) != own
     };
     let others = entries(meshes).filter(is_other);
     let kept = others.flat_map(|mesh| entries(&mesh.path().join(directory)));
@@ -416,6 +419,7 @@ mod tests {
             chown(dir.path().join(place), Some(user), Some(user)).unwrap();
         }
         let own = dir.path().join("tulle");
+        std::os::unix::fs::symlink(&own, dir.path().join("tulle-link")).unwrap();
         let owners = |directory| owners_of_other_meshes(dir.path(), &own, directory);
         assert_eq!(owners("data"), BTreeSet::from([61_201]));
         assert!(owners("proxies").is_empty());

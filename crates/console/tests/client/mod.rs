@@ -177,6 +177,20 @@ impl Browser {
         Reply::parse(&bytes).unwrap_or_else(|| panic!("{method} {path}: {read:?}"))
     }
 
+    /// Sends the head of a request whose body does not come, and waits until the server wants the body.
+    pub async fn post_slowly(&self, path: &str, headers: &[(&str, &str)]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let headers = [headers, &[("expect", "100-continue")]].concat();
+        let head = self.head("POST", path, &headers, 20);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let wanted = b"HTTP/1.1 100 Continue\r\n\r\n";
+        let mut answer = [0; 25];
+        let read = timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+        read.expect("the server says something").unwrap();
+        assert_eq!(&answer, wanted, "{}", String::from_utf8_lossy(&answer));
+        stream
+    }
+
     fn head(&self, method: &str, path: &str, headers: &[(&str, &str)], length: usize) -> String {
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| *name == "host") {

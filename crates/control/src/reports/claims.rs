@@ -3,6 +3,8 @@
 use super::Proxy;
 use crate::history::{BUCKETS, Counts, Pair, Sample};
 use crate::index::Nodes;
+use serde::Deserialize;
+use std::borrow::Cow;
 use tulle_api::v1;
 
 /// Most edges of a report.
@@ -27,6 +29,37 @@ const NO_FAILURES: [&str; 5] = [
     "cors_preflight",
     "client_closed",
 ];
+
+/// Stands in a line of a tap for who has no identity, or is not told apart.
+const NO_IDENTITY: &str = "-";
+
+/// The sides of a request in a line of a tap.
+#[derive(Deserialize)]
+struct Line<'l> {
+    #[serde(borrow)]
+    source_principal: Cow<'l, str>,
+    #[serde(borrow)]
+    destination_principal: Cow<'l, str>,
+    #[serde(borrow)]
+    upstream_cluster: Cow<'l, str>,
+}
+
+/// Whether a line of a tap is the proxy's to tell.
+pub(super) fn line(proxy: &Proxy, nodes: &Nodes, line: &str) -> bool {
+    // One that names a side twice is refused here, too.
+    let Ok(line) = serde_json::from_str::<Line<'_>>(line) else {
+        return false;
+    };
+    let own = proxy.identity.as_str();
+    let (source, destination) = (&*line.source_principal, &*line.destination_principal);
+    if source == own {
+        return true;
+    }
+    // A proxy that counts more kinds of calls than it tells apart names neither side.
+    let unnamed = source == NO_IDENTITY && destination == NO_IDENTITY;
+    (destination == own || unnamed)
+        && answered(proxy, nodes, source, &line.upstream_cluster).is_some()
+}
 
 /// Returns the edge that these counts are about; `None`: they are not the proxy's to tell.
 pub(super) fn edge(proxy: &Proxy, nodes: &Nodes, counts: &v1::EdgeCounts) -> Option<Pair> {

@@ -212,7 +212,7 @@ impl Reports {
             self.questions.hear(&proxy.id, answer);
         }
         if let Some(lines) = message.tap {
-            self.taps.hear(&proxy.id, lines);
+            self.taps.hear(proxy, nodes, lines);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Requests that proxies show as they end.
 
-use super::{Proxy, lock};
+use super::{Proxy, claims, lock};
+use crate::index::Nodes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -92,15 +93,31 @@ impl Taps {
         }
     }
 
-    /// Takes lines. Those that the watcher has no room for are counted.
-    pub(super) fn hear(&self, proxy: &str, told: v1::TapLines) {
+    /// Takes lines of a proxy that was asked, as far as they are its own to tell. Those that the watcher has no room for are
+    /// counted.
+    pub(super) fn hear(&self, proxy: &Proxy, nodes: &Nodes, mut told: v1::TapLines) {
+        let asked = lock(&self.running).get(&told.tap).map(|r| r.asks(proxy));
+        match asked {
+            Some(true) => {}
+            Some(false) => return proxy.dropped(),
+            None => return,
+        }
+        let given = told.lines.len();
+        told.lines.retain(|line| claims::line(proxy, nodes, line));
+        for _ in told.lines.len()..given {
+            proxy.dropped();
+        }
+        // Without a line of its own it takes no place of the queue, which all proxies share.
+        if told.lines.is_empty() {
+            return;
+        }
         let mut all = lock(&self.running);
         let Some(running) = all.get_mut(&told.tap) else {
             return;
         };
         let count = told.lines.len() as u64;
         let tapped = Tapped {
-            proxy: proxy.into(),
+            proxy: proxy.shared_id.clone(),
             lines: told.lines,
             dropped: u64::from(told.dropped) + running.dropped,
         };
@@ -111,8 +128,14 @@ impl Taps {
     }
 }
 
+impl Running {
+    fn asks(&self, proxy: &Proxy) -> bool {
+        self.of.is_empty() || self.of.contains(&proxy.identity)
+    }
+}
+
 fn ask(running: &Running, proxy: &Proxy) {
-    if running.of.is_empty() || running.of.contains(&proxy.identity) {
+    if running.asks(proxy) {
         let tap = v1::ToProxy {
             tap: Some(running.wanted.clone()),
             ..Default::default()

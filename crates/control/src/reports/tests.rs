@@ -199,45 +199,116 @@ async fn a_question_is_answered_by_the_proxy_that_was_asked() {
     );
 }
 
+/// A line of a tap.
+fn line(source: &str, destination: &str, service: &str) -> String {
+    let line = serde_json::json!({
+        "path": "/", "source_principal": source, "destination_principal": destination,
+        "upstream_cluster": service,
+    });
+    line.to_string()
+}
+
+fn lines(tap: u64, lines: &[String]) -> v1::TapLines {
+    v1::TapLines {
+        tap,
+        lines: lines.to_vec(),
+        dropped: 0,
+    }
+}
+
+#[test]
+fn a_tap_shows_of_a_proxy_its_own_requests_alone() {
+    let (reports, nodes) = (Reports::default(), nodes(&["a", "b", "c"]));
+    let (a, _asked) = join(&reports, "a");
+    let taps = &reports.taps;
+    let everybody = std::slice::from_ref(&a);
+    let mut tapping = taps
+        .begin(v1::Tap::default(), Vec::new(), everybody)
+        .unwrap();
+    let tap = tapping.id;
+    let own = vec![
+        line(&id("a"), &id("b"), "b"),
+        line(&id("a"), "-", "unknown"),
+        line(&id("b"), &id("a"), "a"),
+        line("-", &id("a"), "a"),
+        // Neither side is told apart.
+        line("-", "-", "a"),
+    ];
+    let twice = line(&id("c"), &id("b"), "b").replacen(
+        '{',
+        &format!("{{\"source_principal\":\"{}\",", id("a")),
+        1,
+    );
+    let others = vec![
+        line(&id("c"), &id("b"), "b"),
+        line("-", &id("b"), "b"),
+        line("-", "-", "b"),
+        line(&id("c"), "-", "unknown"),
+        // It is its own identity, but not its own service.
+        line(&id("c"), &id("a"), "b"),
+        twice,
+        "{}".to_owned(),
+        "no JSON".to_owned(),
+    ];
+    taps.hear(&a, &nodes, lines(tap, &[&*others, &*own].concat()));
+    let shown = tapping.lines.try_recv().unwrap();
+    assert_eq!((shown.lines, shown.dropped), (own.clone(), 0));
+    assert_eq!(a.dropped_count(), others.len() as u64);
+    // However often it tells of others, there is room for who tells of itself.
+    for _ in 0..200 {
+        taps.hear(&a, &nodes, lines(tap, &others));
+    }
+    taps.hear(&a, &nodes, lines(tap, &own));
+    assert_eq!(tapping.lines.try_recv().unwrap().lines, own);
+    assert!(tapping.lines.try_recv().is_err());
+}
+
+#[test]
+fn a_tap_shows_nothing_of_a_proxy_that_was_not_asked() {
+    let (reports, nodes) = (Reports::default(), nodes(&["a", "b"]));
+    let (a, _asked) = join(&reports, "a");
+    let (b, _asked_of_b) = join(&reports, "b");
+    let of = vec![SpiffeId::parse(&id("b")).unwrap()];
+    let all = [a.clone(), b.clone()];
+    let mut tapping = reports.taps.begin(v1::Tap::default(), of, &all).unwrap();
+    let call = lines(tapping.id, &[line(&id("a"), &id("b"), "b")]);
+    reports.taps.hear(&a, &nodes, call.clone());
+    assert!(tapping.lines.try_recv().is_err());
+    assert_eq!(a.dropped_count(), 1);
+    reports.taps.hear(&b, &nodes, call);
+    assert_eq!(&*tapping.lines.try_recv().unwrap().proxy, b.id);
+    assert_eq!(b.dropped_count(), 0);
+}
+
 #[tokio::test]
 async fn a_watcher_that_is_slow_is_told_what_it_missed() {
-    let reports = Reports::default();
+    let (reports, nodes) = (Reports::default(), nodes(&["a", "b"]));
     let (a, mut asked) = join(&reports, "a");
     let taps = &reports.taps;
     let mut tapping = taps
         .begin(v1::Tap::default(), Vec::new(), std::slice::from_ref(&a))
         .unwrap();
-    let id = asked.recv().await.unwrap().unwrap().tap.unwrap().id;
+    let tap = asked.recv().await.unwrap().unwrap().tap.unwrap().id;
     for _ in 0..100 {
-        let lines = v1::TapLines {
-            tap: id,
-            lines: vec!["{}".into(); 2],
-            dropped: 0,
-        };
-        taps.hear(&a.id, lines);
+        let two = vec![line(&id("a"), &id("b"), "b"); 2];
+        taps.hear(&a, &nodes, lines(tap, &two));
     }
     let mut shown = 0;
     while let Ok(tapped) = tapping.lines.try_recv() {
         assert_eq!(tapped.dropped, 0);
         shown += tapped.lines.len();
     }
-    taps.hear(
-        &a.id,
-        v1::TapLines {
-            tap: id,
-            ..Default::default()
-        },
-    );
+    taps.hear(&a, &nodes, lines(tap, &[line(&id("a"), &id("b"), "b")]));
     let missed = tapping.lines.try_recv().unwrap().dropped;
     assert_eq!(shown as u64 + missed, 200);
     // One that comes later is asked, too.
     let (b, mut asked_of_b) = join(&reports, "b");
     assert_eq!(
         asked_of_b.recv().await.unwrap().unwrap().tap.unwrap().id,
-        id
+        tap
     );
-    taps.end(id, &[a, b]);
-    assert_eq!(asked_of_b.recv().await.unwrap().unwrap().end_tap, id);
+    taps.end(tap, &[a, b]);
+    assert_eq!(asked_of_b.recv().await.unwrap().unwrap().end_tap, tap);
 }
 
 #[test]

@@ -435,13 +435,10 @@ pub(crate) fn check_name(name: &str) -> Result<(), Violation> {
     ))
 }
 
+/// Cuts what a proxy says, and takes out what a terminal would obey: `tulle status` prints it.
 pub(crate) fn bounded(mut text: String) -> String {
-    let mut end = text.len().min(MAX_ERROR_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text
+    text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
+    text.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

@@ -235,6 +235,9 @@ impl MeshState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::{Actor, testing};
+    use serde_json::json;
+    use tokio::sync::mpsc;
 
     fn undo(bytes: usize) -> Undo {
         Undo {
@@ -293,5 +296,68 @@ mod tests {
         assert_eq!(undone(&changes, 1009.0), None);
         changes.add(1020.0, undo(1));
         assert_eq!(undone(&changes, 1015.0), Some(1));
+    }
+
+    #[test]
+    fn a_dry_run_tells_the_operator_alone_who_calls_whom() {
+        let state = MeshState::in_memory().unwrap();
+        state.observe();
+        let allowed = json!({
+            "apiVersion": "access.smi-spec.io/v1alpha3", "kind": "TrafficTarget",
+            "metadata": { "name": "a-calls-b" },
+            "spec": {
+                "destination": { "kind": "ServiceAccount", "name": "b" },
+                "sources": [{ "kind": "ServiceAccount", "name": "a" }],
+            },
+        });
+        let [a, b] = ["a", "b"].map(|name| testing::workload("edge", name));
+        for object in [&a, &b, &allowed] {
+            testing::apply(&state, &Actor::Operator, object);
+        }
+        let called = v1::EdgeCounts {
+            at_source: true,
+            source: testing::id("svc/a").to_string(),
+            destination_service: "b".into(),
+            destination: testing::id("svc/b").to_string(),
+            outcomes: vec![v1::OutcomeCount {
+                status_class: 2,
+                count: 3,
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let told = v1::FromProxy {
+            interval: Some(v1::Interval {
+                milliseconds: 5000,
+                edges: vec![called],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let (to, _asked) = mpsc::channel(1);
+        let joined = state
+            .reports
+            .join(testing::id("svc/a"), v1::Reporter::default(), to);
+        let proxy = joined.unwrap();
+        state.reports.hear(&proxy, &state.nodes_known(), told);
+
+        let mut other = a;
+        other["spec"]["identity"] = json!("other");
+        let asked = v1::ApplyRequest {
+            objects: vec![v1::Object {
+                kind: "Workload".into(),
+                name: "a".into(),
+                json: other.to_string(),
+            }],
+            dry_run: true,
+            ..Default::default()
+        };
+        let found = |actor: &Actor| state.apply(actor, &asked).unwrap().findings;
+        let of_operator = found(&Actor::Operator);
+        assert_eq!(of_operator.len(), 1, "{of_operator:?}");
+        assert_eq!(of_operator[0].code, OBSERVED);
+        assert!(of_operator[0].message.contains("a (3 requests)"));
+        let of_host = found(&Actor::Node("edge".into()));
+        assert!(of_host.is_empty(), "{of_host:?}");
     }
 }

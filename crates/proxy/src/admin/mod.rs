@@ -1,10 +1,11 @@
 //! Administration: readiness, metrics and the configuration in force. It never shows a key.
 //!
-//! On loopback everything is read-only. The Unix socket, which only its owner can open, also takes
-//! the requests that change something. Metrics have a port of their own that may be scraped from
+//! On loopback everything is read-only, and asked for by an address (`host.rs`). The Unix socket, which only its owner
+//! can open, also takes the requests that change something. Metrics have a port of their own that may be scraped from
 //! elsewhere and answers nothing else; so has health, with the application's own checks.
 
 pub(crate) mod application_metrics;
+mod host;
 pub(crate) mod metrics_body;
 pub(crate) mod probe;
 pub mod redirected;
@@ -172,6 +173,10 @@ impl Admin {
     }
 
     async fn answer(&self, request: Request<Incoming>, access: Access) -> Response<Body> {
+        if access == Access::Read && !host::is_address(request.headers()) {
+            let fix = "ask for an address or localhost; other names are not answered\n";
+            return text(StatusCode::MISDIRECTED_REQUEST, fix);
+        }
         let path = request.uri().path();
         if access == Access::Health && !matches!(path, "/ready" | "/live") {
             return self.probe(path).await;

@@ -35,7 +35,8 @@ fn run(mesh: &Mesh, name: &'static str, config: Config) {
     std::thread::spawn(move || tulle_proxy::run::run(&Source::File(file)).unwrap());
     eventually("the proxy is ready", || {
         let ready = Client::try_connect(admin).and_then(|mut client| {
-            client.try_send("GET /ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+            client
+                .try_send("GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
             client.try_response("GET")
         });
         ready.is_ok_and(|r| r.status() == 200)

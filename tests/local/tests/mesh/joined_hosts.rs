@@ -163,6 +163,7 @@ fn a_host_is_shown_keeps_to_its_ports_and_comes_back_without_a_token() {
     let away = two.path().join("state/host-away");
     std::fs::create_dir_all(&away).unwrap();
     std::fs::write(away.join("kept"), "").unwrap();
+    std::os::unix::fs::chown(&away, Some(found.uid()), Some(found.gid())).unwrap();
     assert_eq!(one.tulle(&["delete", "node", "edge"]).code, 0);
     let mut removed = joining();
     let removed = said(removed.env_remove("TULLE_TOKEN"));

@@ -21,7 +21,10 @@ fn demo() -> Demo {
         let env = format!("  env:\n    - name: PASSWORD\n      value: {PASSWORD}\n  command: [");
         let with_env = text.replacen("  command: [", &env, 1);
         assert_ne!(with_env, text, "a workload has a command");
-        with_env.trim_end().to_owned() + "\n" + secret
+        let quiet = "  permissiveMode: false";
+        let logged = with_env.replacen(quiet, &format!("{quiet}\n  accessLog: true"), 1);
+        assert_ne!(logged, with_env, "the Mesh is strict");
+        logged.trim_end().to_owned() + "\n" + secret
     };
     Demo::start_without_privileges(add)
 }
@@ -222,6 +225,11 @@ fn metrics(demo: &Demo) {
 }
 
 fn report(demo: &Demo) {
+    demo.get(&format!("{}?token=xyzzy-of-a-query", rating()));
+    eventually("the access log has the request", || {
+        let log = demo.tulle(&["logs", "ratings", "--sidecar"]).out;
+        log.contains("xyzzy-of-a-query")
+    });
     let file = demo.path().join("report.tar.gz");
     let name = file.to_str().unwrap();
     let made = demo.tulle(&["support", "bug-report", "--file", name]);
@@ -250,6 +258,7 @@ fn report(demo: &Demo) {
     );
     let all = tar("-xzOf");
     assert!(all.contains("svc/ratings"), "nothing of the proxies");
+    assert!(all.contains("?(left out)"), "nothing of the access log");
     for secret in [PASSWORD, "xyzzy", "PRIVATE KEY", "eyJ"] {
         assert!(!all.contains(secret), "{secret} is in the report");
     }

@@ -5,12 +5,14 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use std::fs::Permissions;
+use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, SystemTime};
 use tests_local::{
-    CLIENT, Client, Mesh, Message, Pair, Proxy, SERVER, Server, eventually, id, inbound_config, ok,
-    one, proxy_binary,
+    CLIENT, Client, Mesh, Message, Pair, Proxy, SERVER, Server, eventually, free_port, id,
+    inbound_config, ok, one, proxy_binary,
 };
 use tulle_tls::testing::Leaf;
 
@@ -351,6 +353,58 @@ fn unknown_paths_are_404_and_wrong_methods_405() {
     assert_eq!(client.response("POST").status(), 405);
 }
 
+/// Tests that a web page whose name leads here reads nothing, and that who asks for metrics and health by a name is answered.
+#[test]
+fn the_loopback_port_answers_to_no_name_but_localhost() {
+    let app = Server::echo();
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("admin.sock");
+    let health = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let pair = Pair::with(app.address(), |client, server| {
+        let server = server.set("/adminSocket", socket.to_str());
+        (client, server.set("/health", health.to_string()))
+    });
+    let proxy = &pair.server;
+    let at = admin_address(proxy);
+    let head =
+        |page: &str, host: &str| format!("GET {page} HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+    let ask = |address: SocketAddr, page: &str, host: &str| {
+        let mut client = Client::connect(address);
+        client.send(head(page, host));
+        client.response("GET")
+    };
+    let port = at.port();
+    for host in [
+        format!("Host: {at}\r\n"),
+        "Host: 127.0.0.1\r\n".to_owned(),
+        format!("Host: localhost:{port}\r\n"),
+        format!("Host: [::1]:{port}\r\n"),
+    ] {
+        assert_eq!(ask(at, "/config", &host).status(), 200, "{host}");
+    }
+    for host in [
+        format!("Host: evil.example:{port}\r\n"),
+        format!("Host: 127.0.0.1.evil.example:{port}\r\n"),
+        format!("Host: {at}\r\nHost: evil.example\r\n"),
+    ] {
+        for page in PAGES
+            .into_iter()
+            .chain(["/outside", "/endpoints", "/tap", "/x"])
+        {
+            let answer = ask(at, page, &host);
+            assert_eq!(answer.status(), 421, "{page} {host}: {}", answer.text());
+        }
+    }
+    let named = "Host: web.example\r\n";
+    let metrics = proxy.metrics_address();
+    assert_eq!(ask(metrics, "/metrics", named).status(), 200);
+    assert_eq!(ask(health, "/ready", named).status(), 200);
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(head("/config", named).as_bytes()).unwrap();
+    let answer = tests_local::read_message(&mut BufReader::new(stream), Some("GET")).unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
 #[test]
 fn the_metrics_page_is_well_formed() {
     let app = Server::echo();
@@ -473,7 +527,7 @@ fn what_is_sent_to_administration_does_no_harm() {
     let app = Server::echo();
     let pair = pair(&app);
     let proxy = &pair.server;
-    let long = |line: &str| format!("{line} HTTP/1.1\r\nHost: a\r\n");
+    let long = |line: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n");
     let cases: Vec<Vec<u8>> = vec![
         b"\0\0\0\0\r\n\r\n".to_vec(),
         vec![0xff; 100_000],
@@ -505,7 +559,7 @@ fn what_is_sent_to_administration_does_no_harm() {
         ]
         .concat(),
         long("GET /ready").repeat(2).into_bytes(),
-        b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200),
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200),
     ];
     for address in [admin_address(proxy), proxy.metrics_address()] {
         for case in &cases {
@@ -546,7 +600,7 @@ fn clients_that_hold_administrations_places_lose_them() {
     assert_eq!(proxy.socket_request("GET", "/ready").status(), 200);
     eventually("there is a place again", || {
         let ready = Client::try_connect(admin_address(proxy)).and_then(|mut client| {
-            client.try_send("GET /live HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            client.try_send("GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
             client.try_response("GET")
         });
         ready.is_ok_and(|response| response.status() == 200)

@@ -23,7 +23,7 @@ fn get(address: SocketAddr, target: &str) -> Option<Message> {
     let mut client = Client::try_connect(address).ok()?;
     client
         .try_send(format!(
-            "GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         ))
         .ok()?;
     client.try_response("GET").ok()

@@ -56,7 +56,7 @@ fn idle_clients_of_any_port_keep_nobody_from_any_port() {
         let clients = hold(held);
         assert_eq!(one(health, "/live").text(), "live\n", "{held} held");
         assert_eq!(one(health, "/ready").text(), "ready\n", "{held} held");
-        assert_eq!(one(admin, "/live").status(), 200, "{held} held");
+        assert_eq!(pair.server.admin("/live").status(), 200, "{held} held");
         assert_eq!(one(metrics, "/metrics").status(), 200, "{held} held");
         assert_eq!(pair.connect().get("/").status(), 200, "{held} held");
         assert_eq!(ask(gateway_address, "/").status(), 200, "{held} held");

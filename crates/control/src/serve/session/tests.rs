@@ -54,6 +54,20 @@ fn subscribe(session: &mut Session, mesh: &Mesh, names: &[&str]) -> Result<(), V
 }
 
 #[test]
+fn what_a_proxy_says_is_cut_and_commands_no_terminal() {
+    let mut session = Session::new(id("x"));
+    let mesh = Mesh(BTreeMap::new());
+    subscribe(&mut session, &mesh, &["service/a"]).unwrap();
+    session.next(mesh.lookup()).unwrap();
+    // U+009B begins a command, too.
+    let refused = session.acknowledged(ack(1, "b is\u{1b}[2J\r\n\u{9b}2J bäd"));
+    let shown = "b is [2J   2J bäd".to_owned();
+    assert_eq!(refused, AckResult::Refused(1, shown));
+    let long = format!("a{}", "ä".repeat(MAX_ERROR_BYTES));
+    assert_eq!(bounded(long).len(), MAX_ERROR_BYTES - 1);
+}
+
+#[test]
 fn sends_once_and_then_only_what_changed() {
     let mut mesh = Mesh(BTreeMap::from([
         ("service/a", (1, None)),
