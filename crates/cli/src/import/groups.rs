@@ -26,7 +26,7 @@ pub(crate) fn is_of(mesh: OtherMesh, group: &str) -> bool {
 /// Kinds of a group that is not a mesh's own, which that mesh obeys all the same.
 pub(crate) fn foreign_kinds(mesh: OtherMesh, group: &str) -> &'static [&'static str] {
     match (mesh, group) {
-        // Those of a Server say which requests a policy is about.
+        // Routes of a Server say which requests a policy is about.
         (OtherMesh::Linkerd, "gateway.networking.k8s.io") => &["HTTPRoute", "GRPCRoute"],
         _ => &[],
     }
