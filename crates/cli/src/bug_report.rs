@@ -6,14 +6,13 @@
 use crate::args::cluster::Within;
 use crate::client::Objects;
 use crate::failure::{Failure, OrFail, Result};
+use crate::new_file::create_anew;
 use crate::output::line;
 use crate::proxies::{ProxySource, ask_all};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value};
-use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
 use std::path::Path;
 use tulle_api::v1::ListRequest;
 use tulle_kube::names::{INIT, SIDECAR};
@@ -220,17 +219,7 @@ impl Archive {
                 Failure::new(format!("{shown} is no file")).fix("name a file to write with --file")
             );
         }
-        let removed = match fs::remove_file(file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-        let made = removed.and_then(|()| {
-            OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(file)
-        });
+        let made = create_anew(file);
         let made = made.or_fail(|| format!("cannot write {shown}"))?;
         let tar = tar::Builder::new(GzEncoder::new(made, Compression::default()));
         Ok(Self { tar, shown })

@@ -18,15 +18,7 @@ impl<'a> NewFile<'a> {
     /// made must not have root write elsewhere.
     pub(crate) fn create(file: &'a Path) -> io::Result<Self> {
         let temp = file.with_extension("new");
-        match fs::remove_file(&temp) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let out = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temp)?;
+        let out = create_anew(&temp)?;
         Ok(Self { out, temp, file })
     }
 
@@ -43,6 +35,16 @@ impl<'a> NewFile<'a> {
         self.replace()?;
         directory.map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
+}
+
+/// Removes what lies there, and creates a file for its owner alone: what lay there may be open to others, or lead elsewhere.
+pub(crate) fn create_anew(file: &Path) -> io::Result<File> {
+    match fs::remove_file(file) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(file)
 }
 
 /// Replaces a file by this text, for its owner alone, and durably.

@@ -6,6 +6,7 @@
 mod access;
 mod cel;
 mod fields;
+mod grants;
 mod groups;
 mod imported;
 mod istio;

@@ -2,10 +2,10 @@
 //! list of server names, so matches with other names get a route of their own.
 
 use super::exported::{is_elsewhere, named, namespaces_elsewhere};
-use super::grants;
 use super::matches::SEE;
 use super::virtual_service::Virtual;
 use crate::import::fields::{list, lose_rest, take};
+use crate::import::grants;
 use crate::import::imported::{Imported, object};
 use crate::import::texts;
 use serde_json::{Value, json};

@@ -10,7 +10,6 @@ mod destination_rule;
 mod exported;
 mod gateway;
 mod gateway_api;
-mod grants;
 mod hosts;
 mod labels;
 mod matches;

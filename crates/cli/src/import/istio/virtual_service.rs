@@ -4,8 +4,9 @@
 use super::exported::Exported;
 use super::matches::{Match, SEE};
 use super::proxies::Proxies;
-use super::{connections, grants, steps};
+use super::{connections, steps};
 use crate::import::fields::{list, lose_rest, nest, take, text, time};
+use crate::import::grants;
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Named, Service, subset_name};
 use crate::import::source::Source;

@@ -3,6 +3,7 @@
 
 use super::order::lose_outranking;
 use crate::import::fields::{METHODS, carry, list, lose_rest, nest, take, text, time};
+use crate::import::grants;
 use crate::import::imported::{Imported, object};
 use crate::import::services::{Named, Service};
 use crate::import::source::Source;
@@ -84,7 +85,6 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     for rule in &mut rules {
         rule["backendRefs"] = backends.clone().into();
     }
-    let needs_grant = backends.iter().any(|backend| needs_grant(backend, &called));
     // The namespace of callers may have a service of that name, too.
     let name = match (&named.namespace, is_of_callers) {
         (Some(there), true) => format!("{}-{there}", named.name),
@@ -95,20 +95,10 @@ pub(super) fn import(mut source: Source, services: &[Service], imported: &mut Im
     parent.insert("kind".into(), "Service".into());
     parent.extend(called);
     let spec = json!({ "parentRefs": [parent], "rules": rules });
+    let grants = grants::note("HTTPRoute", source.namespace(), &spec);
     let mut route = object("HTTPRoute", source.namespace(), &name, spec);
     route["apiVersion"] = "gateway.networking.k8s.io/v1".into();
-    let made = imported.make(&id, route);
-    if needs_grant {
-        let note = "backends of other namespaces need a ReferenceGrant there: docs/kubernetes.md";
-        made.notes.push(note.into());
-    }
-}
-
-/// Whether a backend's namespace must permit the reference. The Service that is called needs no permission.
-fn needs_grant(backend: &Value, called: &Map<String, Value>) -> bool {
-    let is_same = |field: &str| backend.get(field) == called.get(field);
-    let is_called = is_same("name") && is_same("namespace");
-    !is_called && backend.get("namespace").is_some()
+    imported.make(&id, route).notes.extend(grants);
 }
 
 /// `retryBudget`, which says how many retries may be added.
