@@ -159,6 +159,8 @@ enum State {
 pub struct Body {
     state: State,
     left: u64,
+    /// Bytes of chunks and of bodies with a length that have passed.
+    content: u64,
     /// Digits of a size, bytes of an extension, or bytes of a trailer name.
     count: u16,
     extensions: u16,
@@ -181,6 +183,7 @@ impl Body {
         Self {
             state,
             left,
+            content: 0,
             count: 0,
             extensions: 0,
             trailers: 0,
@@ -232,6 +235,11 @@ impl Body {
         (self.grpc_status != NONE).then_some(self.grpc_status)
     }
 
+    /// Returns how many bytes have passed without those that frame them. A body without a length or chunks is not counted.
+    pub fn content(&self) -> u64 {
+        self.content
+    }
+
     /// Whether the next byte is certainly content, and neither framing nor the end.
     pub fn expects_content(&self) -> bool {
         matches!(self.state, State::Length | State::Data)
@@ -257,6 +265,7 @@ impl Body {
     fn skip(&mut self, available: usize) -> usize {
         let skipped = self.left.min(available as u64);
         self.left -= skipped;
+        self.content += skipped;
         if self.left == 0 {
             self.state = match self.state {
                 State::Length => State::Done,

@@ -233,6 +233,25 @@ fn the_body_is_told_and_goes_on_whole() {
     );
     client.send("2\r\nil\r\n0\r\n\r\n");
     assert_eq!(client.response("POST").status(), 403);
+    // Extensions are no part of what is told.
+    let mut client = mesh.pair.connect();
+    let chunk = format!("1;{}\r\nx\r\n", "e".repeat(255));
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send(chunk.repeat(8));
+    pause(
+        "between parts of a body",
+        std::time::Duration::from_millis(50),
+    );
+    client.send("4\r\nevil\r\n0\r\n\r\n");
+    assert_eq!(client.response("POST").status(), 403);
+    let mut client = mesh.pair.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send("0000000000000001\r\nx\r\n".repeat(1999));
+    assert_eq!(
+        client.response("POST").status(),
+        400,
+        "little content in many bytes"
+    );
     let mut client = mesh.pair.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
     assert_eq!(client.response("POST").status(), 100);

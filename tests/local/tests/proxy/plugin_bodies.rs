@@ -121,6 +121,36 @@ fn responses_of_every_framing_are_replaced() {
 }
 
 #[test]
+fn the_body_of_a_request_that_asks_for_another_protocol_is_seen_too() {
+    let app = Server::echo();
+    let pair = pair(app.address(), &[plugin(REDACTS)]);
+    let content = b"card=1234567812345678";
+    let framings = [
+        [
+            format!("Content-Length: {}\r\n\r\n", content.len()).into_bytes(),
+            content.to_vec(),
+        ]
+        .concat(),
+        [
+            b"Transfer-Encoding: chunked\r\n\r\n".to_vec(),
+            chunked(content, 7, ""),
+        ]
+        .concat(),
+    ];
+    for framing in framings {
+        let mut client = pair.connect();
+        client.send("POST /pay HTTP/1.1\r\nHost: ratings\r\nConnection: upgrade\r\nUpgrade: x\r\n");
+        client.send(&framing);
+        assert_eq!(client.response("POST").status(), 200);
+    }
+    let received = app.received_text();
+    assert!(
+        received.contains("card=***") && !received.contains("card=1"),
+        "{received}"
+    );
+}
+
+#[test]
 fn a_body_that_is_too_long_is_not_passed_on_unseen() {
     let long = vec![b'a'; 5000];
     let echo = Server::echo();

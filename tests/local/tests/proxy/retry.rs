@@ -153,6 +153,40 @@ fn a_body_that_is_too_large_to_keep_is_not_sent_again() {
 }
 
 #[test]
+fn the_end_of_a_body_that_was_not_kept_is_no_request() {
+    let smuggled = "POST /admin HTTP/1.1\r\nHost: ratings\r\nContent-Length: 0\r\n\r\n";
+    for method in ["PUT", "POST"] {
+        let targets = Arc::new(Mutex::new(Vec::new()));
+        let seen = targets.clone();
+        let app = Server::http(move |request| {
+            let mut seen = seen.lock().unwrap();
+            seen.push(request.target().to_owned());
+            match seen.len() {
+                1 => status(503),
+                _ => ok(b"fine"),
+            }
+        });
+        let retry =
+            json!({ "attempts": 2, "statuses": [503], "methods": ["POST"], "backoffMs": 1 });
+        let pair = pair(&app, retry, json!({}));
+        let mut client = pair.connect();
+        // The second piece makes the request longer than what is kept; the last one comes by itself.
+        let pieces = [&pattern(65_000)[..], &pattern(1_000), smuggled.as_bytes()];
+        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
+        client.send(format!(
+            "{method} /upload HTTP/1.1\r\nHost: ratings\r\nContent-Length: {length}\r\n\r\n"
+        ));
+        for piece in pieces {
+            client.send(piece);
+            pause("each piece comes by itself", Duration::from_millis(100));
+        }
+        assert_eq!(client.response(method).status(), 503, "{method}");
+        assert_eq!(client.get("/after").text(), "fine");
+        assert_eq!(*targets.lock().unwrap(), ["/upload", "/after"], "{method}");
+    }
+}
+
+#[test]
 fn a_lost_connection_is_tried_again_only_if_asked_for() {
     let reset_first = || {
         let count = Arc::new(AtomicU32::new(0));

@@ -33,7 +33,13 @@ type Filtered = Result<Option<Effect>, Failure>;
 /// Whether a request has a body that a plugin may look at.
 #[cfg(feature = "plugins")]
 fn has_body(relay: &Relay) -> bool {
-    !relay.is_upgrade() && (!relay.is_whole() || relay.body_at_hand() > 0)
+    !relay.is_whole() || relay.body_at_hand() > 0
+}
+
+/// Bytes with which content of this length may come. Chunks of eight bytes and more are within it, and all extensions
+/// that a body may have.
+const fn framed(content: usize) -> usize {
+    2 * content + 32 * 1024
 }
 
 impl Conversation<'_> {
@@ -97,7 +103,7 @@ impl Conversation<'_> {
                     }
                 }
                 Ok(Some(Effect::Ask(filter))) => {
-                    if let Err(failure) = self.hold(exchange, filter.body_bytes).await {
+                    if let Err(failure) = self.hold_content(exchange, filter.body_bytes).await {
                         filtered = Err(failure);
                         continue;
                     }
@@ -188,7 +194,7 @@ impl Conversation<'_> {
         if limit == 0 || !has_body(&exchange.relay) {
             return Ok(());
         }
-        self.hold(exchange, limit + 1).await?;
+        self.hold(exchange, (usize::MAX, limit + 1)).await?;
         let (relay, config) = (&mut exchange.relay, &exchange.config);
         let whole = relay.is_whole();
         let mut draft = relay.draft();
@@ -219,10 +225,32 @@ impl Conversation<'_> {
         Ok(())
     }
 
-    /// Waits until this many bytes of the body have come, or all of it.
-    async fn hold(&mut self, exchange: &mut Exchange, limit: usize) -> Result<(), Failure> {
+    /// Waits until this many bytes of the content have come, or all of it. What frames chunks does not count: whoever
+    /// is asked would be told less than is passed on.
+    async fn hold_content(
+        &mut self,
+        exchange: &mut Exchange,
+        wanted: usize,
+    ) -> Result<(), Failure> {
+        self.hold(exchange, (wanted, framed(wanted))).await?;
+        let relay = &exchange.relay;
+        match relay.is_whole() || relay.has(wanted) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                Reason::BadRequest,
+                "chunks of the body have more framing than content",
+            )),
+        }
+    }
+
+    /// Waits until this much content has come, or so many bytes with what frames it, or all of it.
+    async fn hold(
+        &mut self,
+        exchange: &mut Exchange,
+        (content, bytes): (usize, usize),
+    ) -> Result<(), Failure> {
         let relay = &mut exchange.relay;
-        if limit == 0 || relay.is_whole() || relay.body_at_hand() >= limit {
+        if relay.is_whole() || relay.has(content) || relay.body_at_hand() >= bytes {
             return Ok(());
         }
         let waits = relay.draft().field("expect").is_some();
@@ -252,7 +280,8 @@ impl Conversation<'_> {
             if let Poll::Ready(Err(error)) = self.down.poll_flush(cx) {
                 return Poll::Ready(Err(gone(error)));
             }
-            let held = relay.poll_hold(cx, &mut self.down, &mut self.received, limit);
+            let limits = (content, bytes);
+            let held = relay.poll_hold(cx, &mut self.down, &mut self.received, limits);
             held.map_err(|end| match end {
                 End::Failed(_, reason, text) => Failure::new(reason, text),
                 End::Complete | End::Withheld | End::Unreached => {

@@ -31,6 +31,9 @@ impl Relay {
             if !self.whole && !self.request.is_empty() && !self.keeps() {
                 self.request.release();
                 self.sent = 0;
+                // Never to be sent again: what of the body comes later would be kept without its head, and be sent
+                // as a request of the client's making.
+                self.hold = None;
             }
             if self.ready_up > 0 {
                 let ready = from_down
@@ -102,16 +105,16 @@ impl Relay {
         }
     }
 
-    /// Receives more of the body before any byte is sent, until it is whole or there are `limit`
-    /// bytes of it.
+    /// Receives more of the body before any byte is sent, until it is whole, there are `content` bytes of its
+    /// content, or `bytes` with what frames it.
     pub fn poll_hold(
         &mut self,
         cx: &mut Context<'_>,
         down: &mut Link,
         from_down: &mut Buf,
-        limit: usize,
+        (content, bytes): (usize, usize),
     ) -> Poll<Result<(), End>> {
-        while !self.body.is_done() && self.body_at_hand() < limit {
+        while !self.body.is_done() && !self.has(content) && self.body_at_hand() < bytes {
             let count = ready!(self.poll_body(cx, down, from_down))?;
             let bytes = from_down.as_slice().get(..count).unwrap_or_default();
             self.request.extend_from_slice(bytes);
@@ -120,6 +123,11 @@ impl Relay {
         }
         self.whole |= self.body.is_done();
         Poll::Ready(Ok(()))
+    }
+
+    /// Whether so many bytes of the content have come.
+    pub fn has(&self, content: usize) -> bool {
+        self.body.content() >= content as u64
     }
 
     /// Whether the request may be sent again, and is still short enough to be kept.
