@@ -7,6 +7,11 @@
 mod cost;
 mod parsers;
 
+/// As in the proxy. The C library's gives some sizes back to the kernel in every run, and their page faults are no
+/// work of a parser.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// The parsers of the proxy.
 mod modules {
     pub use tulle_proxy::codec::detect;
