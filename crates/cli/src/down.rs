@@ -5,6 +5,7 @@ use crate::failure::{Failure, OrFail, Result};
 use crate::output::line;
 use crate::paths::Paths;
 use crate::proc::ProcessId;
+use crate::remove_tree::remove_tree;
 use crate::supervise::leftovers::Leftovers;
 use crate::supervise::state::RunState;
 use crate::supervise::{Lock, janitor};
@@ -14,8 +15,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the janitor may take after the supervisor's end.
-const JANITOR_TIME: Duration = Duration::from_secs(30);
 
 /// Stops the mesh, or clears up after one that crashed.
 pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
@@ -36,16 +35,16 @@ pub(crate) fn down(paths: &Paths, args: &Down) -> Result<()> {
                 args.timeout.as_secs()
             );
             supervisor.signal(Signal::KILL);
-            wait(JANITOR_TIME, || !supervisor.is_alive());
+            wait(janitor::TIME, || !supervisor.is_alive());
         }
     }
     if let Some(janitor) = state.and_then(|s| s.janitor.id) {
-        wait(JANITOR_TIME, || !janitor.is_alive());
+        wait(janitor::TIME, || !janitor.is_alive());
     }
     // Held until the end, so that nobody starts what is then cleared away. Without a directory
     // there is nothing to clear and nothing to hold. The last step of a service's stop also clears up.
     let ends = |holder| !is_supervisor(paths, holder);
-    let lock = || Lock::take_within(paths, JANITOR_TIME, ends);
+    let lock = || Lock::take_within(paths, janitor::TIME, ends);
     let _lock = paths.run.is_dir().then(lock).transpose()?;
     // Nothing to do after an orderly end; all of it after a crash.
     let removed = janitor::clear(paths)?;
@@ -118,12 +117,7 @@ fn remove_file(file: &Path) -> Result<()> {
 }
 
 fn remove_directory(directory: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(directory) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(e).or_fail(|| format!("cannot remove {}", directory.display()))
-        }
-        _ => Ok(()),
-    }
+    remove_tree(directory).or_fail(|| format!("cannot remove {}", directory.display()))
 }
 
 /// Clears up if no supervisor lives. One that does is left alone: an init system also comes here when its
@@ -141,7 +135,7 @@ fn cleared(paths: &Paths) -> Result<Option<Lock>> {
     // The next supervisor waits for it as well, but only while the file says that there is one.
     let state = RunState::read(paths).ok().flatten();
     if let Some(janitor) = state.and_then(|s| s.janitor.id) {
-        wait(JANITOR_TIME, || !janitor.is_alive());
+        wait(janitor::TIME, || !janitor.is_alive());
     }
     let lock = match Lock::take(paths) {
         // One has been started since.
@@ -186,9 +180,7 @@ fn purge(paths: &Paths) -> Result<()> {
         &paths.away(),
         &paths.last_known_sidecars(),
     ];
-    for directory in directories {
-        remove_directory(directory)?;
-    }
+    let directories = directories.map(|directory| remove_directory(directory));
     let files = [
         paths.fixed_ports(),
         paths.host_identity(),
@@ -199,9 +191,12 @@ fn purge(paths: &Paths) -> Result<()> {
         paths.last_known(),
         paths.service_record(),
     ];
-    for file in files {
-        remove_file(&file)?;
-    }
+    let files = files.map(|file| remove_file(&file));
+    // One that stays is no reason to leave the others, which may be keys.
+    directories
+        .into_iter()
+        .chain(files)
+        .collect::<Result<()>>()?;
     // After all that belongs to its lock.
     remove_held(paths)?;
     // Only if nothing else is in it: it may be a directory of the user's own.
@@ -224,10 +219,27 @@ mod tests {
     /// Starts a mesh as far as its files. None: its directory was removed before it had the lock.
     fn start(paths: &Paths) -> Option<Lock> {
         paths.create().ok()?;
-        let lock = Lock::take_within(paths, JANITOR_TIME, |_| true).ok()?;
+        let lock = Lock::take_within(paths, janitor::TIME, |_| true).ok()?;
         paths.create().ok()?;
         std::fs::write(paths.socket(), "").ok()?;
         Some(lock)
+    }
+
+    #[test]
+    fn a_purge_goes_on_after_what_it_cannot_remove() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            name: format!("p{:05}", std::process::id() % 100_000),
+            state: dir.path().join("state"),
+            run: dir.path().join("run"),
+        };
+        std::fs::create_dir_all(paths.controller_state()).unwrap();
+        for file in [paths.data(), paths.host_authority()] {
+            std::fs::write(file, "").unwrap();
+        }
+        let said = purge(&paths).unwrap_err().to_string();
+        assert!(said.contains("state/data"), "{said}");
+        assert!(!paths.controller_state().exists() && !paths.host_authority().exists());
     }
 
     #[test]
@@ -248,7 +260,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(3));
                 }
             });
-            let end = Instant::now() + JANITOR_TIME;
+            let end = Instant::now() + janitor::TIME;
             while started < STARTED && Instant::now() < end {
                 let Some(lock) = start(&paths) else {
                     continue;
@@ -266,7 +278,7 @@ mod tests {
         });
         assert_eq!((started, lost), (STARTED, 0));
         // The lock is free now, but for a child that another test is starting, until it runs its own program.
-        let end = Instant::now() + JANITOR_TIME;
+        let end = Instant::now() + janitor::TIME;
         while paths.run.exists() && Instant::now() < end {
             let _ = remove_run(&paths);
         }

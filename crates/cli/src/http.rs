@@ -1,14 +1,18 @@
 //! A small blocking HTTP/1.1 client for a proxy's admin socket and for probes: one GET, one
 //! answer, bounded in time and size. Not for anything else; traffic goes through the proxy.
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest answer that is read. A proxy's metrics are far below it.
 const LONGEST: u64 = 32 << 20;
+/// All of an answer may take so many times what one part of it may.
+const PARTS: u32 = 10;
 
 /// Status and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,15 +30,19 @@ impl Response {
     }
 }
 
-/// GET over a Unix socket.
+/// GET over a Unix socket. `timeout` is for connecting and for each part of the answer.
 pub(crate) fn get_unix(socket: &Path, path: &str, timeout: Duration) -> io::Result<Response> {
-    let stream = UnixStream::connect(socket)?;
+    let flags = SocketFlags::CLOEXEC;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Also for connecting, which waits for as long as a server takes no more.
+    set_socket_timeout(&stream, Timeout::Send, Some(timeout))?;
+    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(stream);
     stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    exchange(stream, "localhost", path)
+    exchange(stream, "localhost", path, timeout)
 }
 
-/// GET over TCP.
+/// GET over TCP. `timeout` is for connecting and for each part of the answer.
 pub(crate) fn get_tcp(
     address: SocketAddr,
     host: &str,
@@ -44,10 +52,16 @@ pub(crate) fn get_tcp(
     let stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    exchange(stream, host, path)
+    exchange(stream, host, path, timeout)
 }
 
-fn exchange<S: Read + Write>(mut stream: S, host: &str, path: &str) -> io::Result<Response> {
+fn exchange<S: Read + Write>(
+    mut stream: S,
+    host: &str,
+    path: &str,
+    timeout: Duration,
+) -> io::Result<Response> {
+    let until = Instant::now() + timeout * PARTS;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tulle\r\nConnection: close\r\n\r\n"
     );
@@ -65,6 +79,9 @@ fn exchange<S: Read + Write>(mut stream: S, host: &str, path: &str) -> io::Resul
         }
         if complete(&bytes) {
             break;
+        }
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
         }
     }
     parse(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer"))
@@ -160,6 +177,39 @@ mod tests {
         ] {
             assert_eq!(parse(broken), None);
         }
+    }
+
+    /// Runs a server of one connection on a thread.
+    fn serve(path: &Path, server: impl FnOnce(UnixStream) + Send + 'static) {
+        let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+        std::thread::spawn(move || server(listener.accept().unwrap().0));
+    }
+
+    #[test]
+    fn who_never_ends_an_answer_or_takes_no_connection_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (slow, full) = (dir.path().join("slow"), dir.path().join("full"));
+        serve(&slow, |mut stream| {
+            // Until the client has gone.
+            while stream.write_all(b"HTTP").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let part = Duration::from_millis(50);
+        let failed = get_unix(&slow, "/", part).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+        let listener = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&full).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _first = UnixStream::connect(&full).unwrap();
+        let failed = get_unix(&full, "/", part).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

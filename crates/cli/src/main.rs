@@ -39,6 +39,7 @@ mod proc;
 mod programs;
 mod prove;
 mod proxies;
+mod remove_tree;
 mod restart;
 mod secret;
 mod service;
@@ -98,7 +99,7 @@ fn end(done: Result<ExitCode>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(failure) => {
-            anstream::eprintln!("error: {failure}");
+            output::progress(&format!("error: {failure}"));
             ExitCode::from(failure.exit as u8)
         }
     }
@@ -229,13 +230,13 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             if args.dry_run {
                 // A mesh that is up has more objects, and a host to run them; without one the
                 // manifests stand alone.
-                let host = up().map(|state| Host::running(&state)).ok();
+                let host = up().map(|state| Host::running(&paths, &state)).ok();
                 return run_to_end(async {
                     let mesh = host.map(|host| (objects(), host));
                     apply::dry_run(mesh, &manifests, args.output).await
                 });
             }
-            let host = Host::running(&up()?);
+            let host = Host::running(&paths, &up()?);
             run_to_end(async { apply::apply(objects(), host, &manifests).await })?;
         }
         Command::Service(command) => return service::service(&paths, &cli.global, command),
@@ -246,7 +247,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Secret(args) => {
             let manifests = secret::read(args)?;
             if !secret::print(args, &manifests) {
-                let host = Host::running(&up()?);
+                let host = Host::running(&paths, &up()?);
                 run_to_end(async { secret::apply(objects(), host, &manifests).await })?;
             }
         }

@@ -4,6 +4,7 @@ use crate::args::output::Format;
 use crate::failure::{OrFail, Result};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use tulle_model::to_yaml;
 
@@ -71,6 +72,10 @@ pub(crate) fn line(line: &str) {
 
 /// Prints a text that has its own line ends; a reader that went away ends the command quietly.
 pub(crate) fn text(text: &str) {
+    print(&harmless(text));
+}
+
+fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(e) = out.write_all(text.as_bytes())
         && e.kind() == std::io::ErrorKind::BrokenPipe
@@ -82,7 +87,7 @@ pub(crate) fn text(text: &str) {
 /// Prints a line of progress. Standard output is for results, so this goes to standard error.
 pub(crate) fn progress(text: &str) {
     // The reader may have gone away; the work goes on.
-    let _ = writeln!(anstream::stderr().lock(), "{text}");
+    let _ = writeln!(anstream::stderr().lock(), "{}", harmless(text));
 }
 
 /// Prints for programs; false if a table was asked for.
@@ -92,11 +97,11 @@ pub(crate) fn structured<T: Serialize>(value: &T, format: Format) -> Result<bool
         // One writer of JSON for all types, as of YAML.
         Format::Json => {
             let value = serde_json::to_value(value).or_fail(|| "cannot print JSON".to_owned())?;
-            line(&format!("{value:#}"));
+            print(&format!("{value:#}\n"));
         }
         Format::Yaml => {
             let text = to_yaml(value).or_fail(|| "cannot print YAML".to_owned())?;
-            line(text.trim_end());
+            print(&format!("{}\n", text.trim_end()));
         }
     }
     Ok(true)
@@ -159,6 +164,44 @@ impl Columns {
 pub(crate) fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     lines.collect::<Vec<_>>().join("; ")
+}
+
+/// A text that a terminal shows and does not obey, but for colours: applications and tenants of a cluster choose names, and
+/// what their sidecars answer.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(obeyed) {
+        let (before, control) = rest.split_at(at);
+        out.push_str(before);
+        let colour = colour(control);
+        if colour.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(colour);
+        let mut after = control.get(colour.len()..).unwrap_or_default().chars();
+        if colour.is_empty() {
+            after.next();
+        }
+        rest = after.as_str();
+    }
+    out.push_str(rest);
+    out.into()
+}
+
+/// The sequence at the beginning of a text that changes colours (ECMA-48, SGR), if it is one.
+fn colour(text: &str) -> &str {
+    let parameters = text.strip_prefix("\x1b[").unwrap_or_default();
+    let is_parameter = |c: char| c.is_ascii_digit() || c == ';';
+    let end = parameters.trim_start_matches(is_parameter);
+    match end.strip_prefix('m') {
+        Some(after) => text.strip_suffix(after).unwrap_or_default(),
+        None => "",
+    }
 }
 
 fn bold(text: &str) -> String {
@@ -273,7 +316,8 @@ impl Screen {
 /// Lines for a terminal of this size; its last row is left to the cursor.
 fn fit(lines: &[String], foot: usize, (columns, rows): (usize, usize)) -> Vec<String> {
     let room = rows.saturating_sub(1).max(1);
-    let mut fitting: Vec<String> = lines.iter().map(|l| cut(l, columns)).collect();
+    let lines = lines.iter().map(|line| harmless(line));
+    let mut fitting: Vec<String> = lines.map(|line| cut(&line, columns)).collect();
     if fitting.len() > room {
         let foot = foot.min(room.saturating_sub(1));
         let from = room - foot - 1;
@@ -324,6 +368,23 @@ pub(crate) fn coarse(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_obeys_nothing_but_colours() {
+        for (text, shown) in [
+            ("plain\ttext\n", "plain\ttext\n"),
+            ("\x1b[31;1mred\x1b[0m", "\x1b[31;1mred\x1b[0m"),
+            ("\x1b[2J\x1b[H", " [2J [H"),
+            ("\x1b]0;title\x07", " ]0;title "),
+            ("over\rwritten\x08\u{9b}2J", "over written  2J"),
+            ("\x1b[31", " [31"),
+            ("\x1b", " "),
+            ("ü\x1b[mü\x1b[ü", "ü\x1b[mü [ü"),
+        ] {
+            assert_eq!(harmless(text), shown, "{text:?}");
+        }
+        assert_eq!(fit(&["\x1b[2Ja".into()], 0, (80, 24)), [" [2Ja"]);
+    }
 
     #[test]
     fn plain_columns_are_aligned_and_have_no_empty_cell() {

@@ -4,6 +4,7 @@
 //! bootstrap files). Nothing here creates anything but directories.
 
 use crate::failure::{Failure, OrFail, Result};
+use crate::remove_tree::remove_tree;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -11,9 +12,10 @@ use std::path::{Path, PathBuf};
 /// Name of the mesh when nothing else is asked for.
 const DEFAULT_NAME: &str = "tulle";
 /// `sun_path` holds 108 bytes with its final zero.
-const LONGEST_SOCKET_PATH: usize = 107;
-/// Longest part of a socket's path below `run`: `proxies/gateway.<63 letters>/admin.sock`.
-const LONGEST_SOCKET_NAME: usize = "/proxies/gateway./admin.sock".len() + 32;
+pub(crate) const LONGEST_SOCKET_PATH: usize = 107;
+/// Part of a socket's path below `run` that must fit: the Gateway's name may have so many letters in every mesh. A longer
+/// one, up to 63, is refused where it does not fit.
+const SOCKET_NAME: usize = "/proxies/gateway./admin.sock".len() + 32;
 
 /// The files of one mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +105,7 @@ impl Paths {
                 .unwrap_or_else(|| PathBuf::from(format!("/tmp/tulle-{}", around.uid)))
                 .join(&leaf),
         };
-        if run.as_os_str().len() + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH {
+        if run.as_os_str().len() + SOCKET_NAME > LONGEST_SOCKET_PATH {
             return Err(Failure::usage(format!(
                 "{} is too long for the Unix sockets kept in it",
                 run.display()
@@ -198,7 +200,7 @@ impl Paths {
         for directory in missing {
             // One that cannot be removed is in use by somebody else, or harmless.
             let _ = match *directory == self.run {
-                true => fs::remove_dir_all(directory),
+                true => remove_tree(directory),
                 false => fs::remove_dir(directory),
             };
         }
@@ -297,6 +299,10 @@ impl Paths {
     /// One directory per proxy.
     pub(crate) fn proxies(&self) -> PathBuf {
         self.run.join("proxies")
+    }
+    /// Where one proxy answers the supervisor and commands.
+    pub(crate) fn admin_socket(&self, proxy: &str) -> PathBuf {
+        self.proxies().join(proxy).join("admin.sock")
     }
     /// The configuration that one proxy had last.
     pub(crate) fn snapshot(&self, proxy: &str) -> PathBuf {

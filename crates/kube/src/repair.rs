@@ -60,6 +60,7 @@ async fn look(client: &Client) -> kube::Result<()> {
         .filter_map(|pod| Some((node(pod)?, ready_since(pod)?)))
         .collect();
     let now = Timestamp::now();
+    let mut first = None;
     for pod in broken {
         let metadata = &pod.metadata;
         let (Some(name), Some(namespace)) = (&metadata.name, &metadata.namespace) else {
@@ -86,10 +87,11 @@ async fn look(client: &Client) -> kube::Result<()> {
             ),
             // Somebody else was quicker.
             Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => {}
-            Err(error) => return Err(error),
+            // An admission policy about this pod alone, perhaps: the others have their turn.
+            Err(error) => first = first.or(Some(error)),
         }
     }
-    Ok(())
+    first.map_or(Ok(()), Err)
 }
 
 fn node(pod: &Pod) -> Option<&str> {
@@ -137,18 +139,66 @@ fn ended(status: &ContainerStatus) -> Option<i32> {
 mod tests {
     use super::*;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use kube::client::Body;
     use serde_json::{Value, json};
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    #[tokio::test]
+    async fn a_pod_that_nobody_may_delete_leaves_the_others_their_turn() {
+        let broken = |name: &str| {
+            let ended = json!({ "terminated": { "exitCode": NOT_REDIRECTED } });
+            let mut pod = answered(owner(), status(INIT, ended, json!({})));
+            pod["metadata"]["name"] = name.into();
+            pod["metadata"]["creationTimestamp"] = "2026-11-22T09:00:00Z".into();
+            pod
+        };
+        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-22T10:00:00Z" });
+        let mut of_node = broken("cni");
+        of_node["status"] = json!({ "conditions": [ready] });
+        let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = Arc::clone(&deleted);
+        let server = tower::service_fn(move |request: hyper::Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let (code, answer) = match (request.method().as_str(), path.as_str()) {
+                ("GET", "/api/v1/pods") => (
+                    200,
+                    json!({ "metadata": {}, "items": [broken("a"), broken("b"), broken("c")] }),
+                ),
+                ("GET", _) => (200, json!({ "metadata": {}, "items": [of_node] })),
+                (_, "/api/v1/namespaces/n/pods/a") => (
+                    403,
+                    json!({ "status": "Failure", "reason": "Forbidden", "code": 403 }),
+                ),
+                (_, path) => {
+                    seen.lock().unwrap().push(path.to_owned());
+                    (200, broken("b"))
+                }
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            let answer = hyper::Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let failed = look(&Client::new(server, "n")).await.unwrap_err();
+        assert!(matches!(failed, kube::Error::Api(answer) if answer.code == 403));
+        let others = ["b", "c"].map(|name| format!("/api/v1/namespaces/n/pods/{name}"));
+        assert_eq!(*deleted.lock().unwrap(), others);
+    }
 
     fn pod(owner: Value, init: Value) -> Pod {
-        serde_json::from_value(json!({
+        serde_json::from_value(answered(owner, init)).unwrap()
+    }
+
+    /// A pod as the API server answers.
+    fn answered(owner: Value, init: Value) -> Value {
+        json!({
             "metadata": { "name": "a", "namespace": "n", "ownerReferences": owner },
             "spec": { "nodeName": "one", "containers": [] },
             "status": {
                 "conditions": [{ "type": "Ready", "status": "False" }],
                 "initContainerStatuses": [init],
             },
-        }))
-        .unwrap()
+        })
     }
 
     fn owner() -> Value {

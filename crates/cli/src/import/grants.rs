@@ -7,16 +7,18 @@ use std::collections::BTreeSet;
 pub(super) fn note(kind: &str, namespace: Option<&str>, spec: &Value) -> Option<String> {
     let mut backends = Vec::new();
     collect(&spec["rules"], &mut backends);
-    // Back to the Service that was called none is needed.
-    let is_called = |backend: &Value| {
-        let mut parents = spec["parentRefs"].as_array().into_iter().flatten();
-        parents.any(|parent| {
-            parent["kind"] == "Service"
-                && ["name", "namespace"].map(|f| &parent[f])
-                    == ["name", "namespace"].map(|f| &backend[f])
-        })
+    let parents = || spec["parentRefs"].as_array().into_iter().flatten();
+    let is_elsewhere = |parent: &Value| {
+        let there = parent["namespace"].as_str();
+        parent["kind"] == "Service" && there.is_some() && there != namespace
     };
-    let others = backends.into_iter().filter(|backend| !is_called(backend));
+    // Back to the Service that was called none is needed, unless the route is about something of its own, too: then it
+    // leads others there.
+    let is_for_callers_alone = parents().all(is_elsewhere);
+    let service = |reference: &Value| ["name", "namespace"].map(|f| reference[f].clone());
+    let others = backends.into_iter().filter(|backend| {
+        !is_for_callers_alone || !parents().any(|parent| service(parent) == service(backend))
+    });
     let namespaces: BTreeSet<&str> = others.filter_map(|b| b["namespace"].as_str()).collect();
     if namespaces.is_empty() {
         return None;
@@ -43,5 +45,33 @@ fn collect<'v>(value: &'v Value, backends: &mut Vec<&'v Value>) {
         }
         Value::Array(all) => all.iter().for_each(|item| collect(item, backends)),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_a_route_about_nothing_of_its_own_leads_back_without_a_grant() {
+        let called = json!({"kind": "Service", "name": "web", "namespace": "shop"});
+        let about = |parents: Value| {
+            let backends = json!([{"name": "web", "namespace": "shop", "port": 80}, {"name": "own", "port": 80}]);
+            let spec = json!({"parentRefs": parents, "rules": [{"backendRefs": backends}]});
+            note("HTTPRoute", Some("team"), &spec)
+        };
+        assert_eq!(about(json!([called])), None);
+        for other in [
+            json!({"kind": "Gateway", "name": "edge"}),
+            json!({"kind": "Service", "name": "own"}),
+            json!({"kind": "Service", "name": "own", "namespace": "team"}),
+        ] {
+            let said = about(json!([called, other])).unwrap();
+            assert!(
+                said.contains("(shop)") && said.contains("of team"),
+                "{said}"
+            );
+        }
     }
 }

@@ -29,7 +29,7 @@ pub(super) enum Given {
 
 impl Given {
     /// Reads the manifests. Nothing has been touched when they are refused.
-    pub(super) fn read(args: &Join, last_known: &LastKnown) -> Result<Self> {
+    pub(super) fn read(paths: &Paths, args: &Join, last_known: &LastKnown) -> Result<Self> {
         let mut known = last_known.objects().into_iter();
         // Where this host brought nothing, an empty file takes nothing away.
         let read = match known.any(|object| object.kind == "Workload") {
@@ -38,7 +38,7 @@ impl Given {
         };
         let checked = read(&args.files).and_then(|manifests| {
             let manifests = workloads(manifests)?;
-            Host::starting(Some(Mode::Loopback)).check(&manifests)?;
+            Host::starting(paths, Some(Mode::Loopback)).check(&manifests)?;
             Ok(manifests)
         });
         match checked {

@@ -37,7 +37,7 @@ use way::Way;
 /// Joins and runs until told to stop.
 pub(crate) fn join(paths: &Paths, args: &Join) -> Result<()> {
     let last_known = Rc::new(LastKnown::read(paths)?);
-    let given = Given::read(args, &last_known)?;
+    let given = Given::read(paths, args, &last_known)?;
     let (ca, trust_domain) = checked(&args.options)?;
     let token = match given::token(&args.options)? {
         None if args.service => given::waiting_token(paths)?,

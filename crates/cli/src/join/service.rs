@@ -22,7 +22,7 @@ pub(crate) fn judge(paths: &Paths, args: &ServiceJoin) -> Result<Option<String>>
     checked(&args.options)?;
     let here = args.service.installed.root.is_none();
     if here && RunState::of_running(paths).is_err() {
-        Host::starting(None).check(&manifests)?;
+        Host::starting(paths, None).check(&manifests)?;
     }
     let token = token(&args.options)?;
     let kept = Kept::at(paths.host_identity());
@@ -75,7 +75,7 @@ pub(crate) async fn reload(paths: &Paths, state: &RunState) -> Result<()> {
     }
     let mut manifests = workloads(manifests::read_full(&files)?)?;
     let mut client = objects_or_away(paths, state).await?;
-    let mut host = Host::running(state);
+    let mut host = Host::running(paths, state);
     host.stored = crate::apply::stored(&mut client).await?;
     host.check(&manifests)?;
     let objects = label(&mut manifests, &state.node);

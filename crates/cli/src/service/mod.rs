@@ -61,7 +61,7 @@ fn install(paths: &Paths, global: &Global, args: &ServiceInstall) -> Result<()> 
     findings::add(&mut found, judge_alone(&manifests)?);
     let here = args.service.installed.root.is_none();
     if here && RunState::of_running(paths).is_err() {
-        Host::starting(None).check(&manifests)?;
+        Host::starting(paths, None).check(&manifests)?;
     }
     let start = Start {
         command: "up",
@@ -444,7 +444,7 @@ async fn reload(paths: &Paths) -> Result<()> {
     })?;
     let manifests = manifests::read_full(&record.files)?;
     let mut objects = context::objects(paths);
-    let mut host = Host::running(&state);
+    let mut host = Host::running(paths, &state);
     host.stored = crate::apply::stored(&mut objects).await?;
     host.check(&manifests)?;
     warn(&manifests.findings_beside(&host.stored));

@@ -108,7 +108,7 @@ impl RunningGateway {
 }
 
 /// A workload may have the gateway's name; that has no dot in it.
-fn proxy_name(gateway: &str) -> String {
+pub(super) fn proxy_name(gateway: &str) -> String {
     format!("gateway.{gateway}")
 }
 

@@ -10,6 +10,7 @@ use super::state::RunState;
 use crate::failure::{Failure, Result};
 use crate::paths::Paths;
 use crate::proc;
+use crate::remove_tree::remove_tree;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,9 +103,7 @@ pub(crate) fn clear(paths: &Paths) -> Result<Removed> {
         remove(&file, &mut first);
     }
     for directory in directories(paths) {
-        if let Err(e) = fs::remove_dir_all(&directory)
-            && !is_absent(&directory, &e)
-        {
+        if let Err(e) = remove_tree(&directory) {
             let what = format!("cannot remove {}", directory.display());
             first.get_or_insert(Failure::new(what).because(e));
         }

@@ -8,6 +8,7 @@ use super::context::Context;
 use crate::failure::{OrFail, Result};
 use crate::new_file::write_durably;
 use crate::paths::{Paths, make_dir};
+use crate::remove_tree::remove_tree;
 use rustix::fs::{Mode, OFlags, fstat, open};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -262,7 +263,7 @@ impl LastKnown {
     pub(crate) fn forget(&self) {
         *self.content.borrow_mut() = Content::default();
         let removed = fs::remove_file(&self.file);
-        for gone in [removed, fs::remove_dir_all(&self.sidecars)] {
+        for gone in [removed, remove_tree(&self.sidecars)] {
             match gone {
                 Err(e) if e.kind() != ErrorKind::NotFound => {
                     tracing::warn!(error = %e, "what this host knew is still there");

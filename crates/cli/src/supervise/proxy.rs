@@ -18,6 +18,7 @@ use crate::failure::{OrFail, Result};
 use crate::http;
 use crate::paths::make_dir;
 use crate::proc::ProcessId;
+use crate::remove_tree::remove_tree;
 use files::{give_fd_to, give_to};
 use rustix::fs::MemfdFlags;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -79,7 +80,7 @@ impl RunningProxy {
         let memory = rustix::fs::memfd_create("tulle-identity", MemfdFlags::CLOEXEC)
             .or_fail(|| "cannot make a memory file for a proxy's key".to_owned())?;
         give_fd_to(&memory, user)?;
-        let admin_socket = directory.join("admin.sock");
+        let admin_socket = context.paths.admin_socket(&description.name);
         let name = description.name.clone();
         let maker = Rc::new(Maker {
             context: Rc::clone(context),
@@ -224,7 +225,7 @@ impl RunningProxy {
     /// Drains and ends it, and removes its files.
     pub(crate) async fn stop(self) {
         self.kept.stop().await;
-        if let Err(e) = fs::remove_dir_all(&self.directory) {
+        if let Err(e) = remove_tree(&self.directory) {
             tracing::warn!(directory = %self.directory.display(), error = %e, "cannot remove");
         }
     }

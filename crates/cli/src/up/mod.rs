@@ -53,7 +53,7 @@ pub(crate) fn up(paths: &Paths, global: &Global, args: &Up) -> Result<()> {
     if !args.detached {
         let mut found = manifests.findings_beside(&[]);
         findings::add(&mut found, judge_alone(&manifests)?);
-        Host::starting(None).check(&manifests)?;
+        Host::starting(paths, None).check(&manifests)?;
         warn(&found);
         if let Some(note) = mode_note(&args.options) {
             anstream::eprintln!("note: {note}");
@@ -99,7 +99,7 @@ impl Given {
                 return Ok(Manifests::default());
             }
             judge_alone(&manifests)?;
-            Host::starting(None).check(&manifests)?;
+            Host::starting(paths, None).check(&manifests)?;
             Ok(manifests)
         });
         let mut given = Self {

@@ -67,10 +67,13 @@ fn called_alone(spec: &Value, own: &str) -> Vec<[Value; 2]> {
     }
 }
 
+/// The configuration of a Plugin, which means nothing to anybody else, whatever names its fields have.
+const FREE: &str = "config";
+
 fn visit(value: &mut Value, f: &mut impl FnMut(&mut Value)) {
     match value {
         Value::Object(fields) => {
-            for (name, field) in fields {
+            for (name, field) in fields.iter_mut().filter(|(name, _)| *name != FREE) {
                 match (name.as_str(), &mut *field) {
                     ("backendRefs", Value::Array(all)) => all.iter_mut().for_each(&mut *f),
                     ("backendRef", one) => f(one),
@@ -238,6 +241,7 @@ pub(super) fn files<'a>(spec: &'a Value, f: &mut impl FnMut(&'a Value, &'static 
                     "jwksRef" | "caCertificateRef" | "sourceRef" => f(field, "ConfigMap"),
                     "caCertificateRefs" => list(field).into_iter().for_each(|r| f(r, "ConfigMap")),
                     "certificateRefs" => list(field).into_iter().for_each(|r| f(r, "Secret")),
+                    FREE => {}
                     _ => files(field, f),
                 }
             }
@@ -368,6 +372,20 @@ mod tests {
             spec["backendRefs"][2],
             json!({ "name": NO_BACKEND, "port": 1 })
         );
+    }
+
+    #[test]
+    fn the_configuration_of_a_plugin_refers_to_nothing() {
+        let there = json!({ "name": "web", "namespace": "other" });
+        let mut spec =
+            json!({ "config": { "backendRef": there, "all": { "certificateRefs": [there] } } });
+        let before = spec.clone();
+        assert_eq!(reasons(&mut spec, &Grants::default()), [""; 0]);
+        assert_eq!(spec, before);
+        let kind = crate::kinds::KINDS.iter().find(|k| k.kind == "Plugin");
+        own(kind.unwrap(), "shop", &spec, &Grants::default()).unwrap();
+        let source = json!({ "sourceRef": there, "config": {} });
+        own(kind.unwrap(), "shop", &source, &Grants::default()).unwrap_err();
     }
 
     #[test]

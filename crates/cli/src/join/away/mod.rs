@@ -9,6 +9,7 @@ mod ledger;
 use crate::failure::{OrFail, Result};
 use crate::http;
 use crate::proxies::SHORT_METRICS;
+use crate::remove_tree::remove_tree;
 use crate::supervise::context::Context;
 use crate::supervise::state::RunState;
 use counters::Counters;
@@ -56,12 +57,7 @@ pub(super) async fn keep(context: Rc<Context>) {
 
 /// Removes all that is kept: it was counted in a mesh of which this host is no more.
 pub(super) fn forget(directory: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(directory) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(e).or_fail(|| format!("cannot remove {}", directory.display()))
-        }
-        _ => Ok(()),
-    }
+    remove_tree(directory).or_fail(|| format!("cannot remove {}", directory.display()))
 }
 
 struct Keeper {

@@ -36,7 +36,7 @@ impl Maker {
             }),
             workers: configured.unwrap_or_else(|| workers(limit)),
             admin: self.description.admin,
-            admin_socket: Some(self.directory.join("admin.sock")),
+            admin_socket: Some(self.context.paths.admin_socket(&self.description.name)),
             metrics: self.description.metrics,
             health: None,
             application: Ipv4Addr::LOCALHOST.into(),

@@ -34,7 +34,7 @@ impl Maker {
         })?;
         self.write(&file, text.as_bytes())?;
         // A socket left by a killed proxy would keep its successor from binding.
-        let _ = fs::remove_file(self.directory.join("admin.sock"));
+        let _ = fs::remove_file(self.context.paths.admin_socket(&self.description.name));
         let launch = LaunchSpec {
             namespace: self.description.namespace.clone(),
             cgroup: self.cgroup(),
