@@ -22,7 +22,6 @@ use crate::remove_tree::remove_tree;
 use files::{give_fd_to, give_to};
 use rustix::fs::MemfdFlags;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
