@@ -3,6 +3,7 @@
 //! Read leniently: the API server has checked these objects already, and a field of a newer release of
 //! Gateway API is no reason to drop one.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -129,6 +130,8 @@ pub(crate) struct ClassSpec {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Gateway {
     pub(crate) uid: String,
+    /// When it was made, in a form that sorts.
+    pub(crate) created: String,
     pub(crate) resource_version: String,
     pub(crate) generation: i64,
     pub(crate) spec: GatewaySpec,
@@ -155,6 +158,7 @@ impl From<DynamicObject> for Gateway {
         Self {
             spec: part(&mut object, "spec"),
             status: object.data["status"].take(),
+            created: created(object.metadata.creation_timestamp.as_ref()),
             uid: object.metadata.uid.unwrap_or_default(),
             resource_version: object.metadata.resource_version.unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
@@ -316,6 +320,16 @@ pub(crate) struct RouteSpec {
 pub(crate) struct ParentRef {
     pub(crate) section_name: Option<String>,
     pub(crate) port: Option<u16>,
+}
+
+/// When an object was made, as the API server writes it.
+pub(crate) fn created(at: Option<&Time>) -> String {
+    let written = at.and_then(|at| serde_json::to_value(at).ok());
+    written
+        .as_ref()
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// A part of an object; one that is not as expected is as if it were empty.

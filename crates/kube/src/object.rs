@@ -5,6 +5,8 @@ use tulle_model::manifest::Object;
 
 /// A name that no backend has. Requests for it are answered with an error.
 pub(crate) const NO_BACKEND: &str = "unresolved-backend";
+/// A name that no Secret or ConfigMap has. A reference to it is as one to what does not exist.
+pub(crate) const NO_TEXT: &str = "unresolved-reference";
 
 /// Reads an object without the fields that Kubernetes itself writes (status, most of its metadata).
 /// Its names are as they were written, see [`Object::qualify`].

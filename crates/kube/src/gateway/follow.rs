@@ -1,10 +1,11 @@
 //! Keeps gateways as they should be, for as long as the process runs.
 
-use super::plan::{Planned, plan};
-use super::view::{Own, Text, TextState, Texts, View};
+use super::plan::plan;
+use super::teller::Teller;
+use super::view::{Own, Texts, View};
 use super::watch;
 use super::write::{Writer, wish_statuses};
-use crate::gateway_fields::{Key, TextKey};
+use crate::gateway_fields::TextKey;
 use crate::inject::Settings;
 use crate::kinds::Missing;
 use crate::status::StatusUpdates;
@@ -16,8 +17,6 @@ use tokio::sync::{Notify, mpsc, watch as channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tulle_control::feed::Feed;
-use tulle_control::index::{ClusterGateway, Edit, ObjectProblem};
-use tulle_model::manifest::{ConfigMap, Metadata, Object, Secret};
 
 const QUEUE: usize = 1024;
 /// Time in which changes are collected, to be looked at together.
@@ -139,7 +138,7 @@ pub async fn follow(surroundings: Surroundings) {
                 .entry(key.clone())
                 .or_insert_with(|| watch::text(&client, key.clone(), sender.clone()));
         }
-        let mut edits = teller.edits(&own, &plan, &wanted);
+        let mut edits = teller.edits(&view, &own, &plan, &wanted);
         edits.extend(teller.problems(&plan));
         if !edits.is_empty() {
             feed.edit(edits);
@@ -194,121 +193,5 @@ async fn knows_sleep(client: &Client) -> bool {
                 sleep(AGAIN).await;
             }
         }
-    }
-}
-
-/// Gateways that the index knows already.
-#[derive(Default)]
-struct Teller {
-    gateways: BTreeMap<Key, ClusterGateway>,
-    texts: BTreeMap<TextKey, Text>,
-    problems: Vec<ObjectProblem>,
-}
-
-impl Teller {
-    /// Tells what of Ingresses is not served, which no status of theirs can say.
-    fn problems(&mut self, plan: &BTreeMap<Key, Planned>) -> Option<Edit> {
-        let all = plan.values().flat_map(|planned| &planned.problems);
-        let all: Vec<ObjectProblem> = all.cloned().collect();
-        (all != self.problems).then(|| {
-            self.problems.clone_from(&all);
-            Edit::Problems(all)
-        })
-    }
-
-    fn edits(
-        &mut self,
-        own: &Own,
-        plan: &BTreeMap<Key, Planned>,
-        wanted: &BTreeSet<TextKey>,
-    ) -> Vec<Edit> {
-        let mut edits = Vec::new();
-        // The objects that are referred to come first.
-        let held = wanted.iter().filter_map(|key| match own.texts.get(key)? {
-            TextState::Held(text) => Some((key.clone(), text.clone())),
-            TextState::Absent | TextState::Forbidden => None,
-        });
-        let held: BTreeMap<TextKey, Text> = held.collect();
-        for (key, text) in &held {
-            if self.texts.get(key) != Some(text) {
-                edits.push(Edit::Put(Box::new(object(key, text))));
-            }
-        }
-        for (key, planned) in plan {
-            if let Some(told) = &planned.told
-                && self.gateways.get(key) != Some(told)
-            {
-                edits.push(Edit::Gateway(Box::new(told.clone())));
-                self.gateways.insert(key.clone(), told.clone());
-            }
-        }
-        self.gateways.retain(|key, told| {
-            let stays = plan.get(key).is_some_and(|planned| !planned.egress);
-            if !stays {
-                edits.push(Edit::RemoveGateway(told.name.clone()));
-            }
-            stays
-        });
-        for key in self.texts.keys().filter(|key| !held.contains_key(key)) {
-            edits.push(Edit::Delete {
-                kind: key.kind().into(),
-                name: key.key.object_name().to_string(),
-            });
-        }
-        self.texts = held;
-        edits
-    }
-}
-
-fn object(key: &TextKey, text: &Text) -> Object {
-    let metadata = Metadata {
-        name: key.key.object_name().to_string(),
-        ..Metadata::default()
-    };
-    if key.secret {
-        return Object::Secret(Secret {
-            api_version: "v1".into(),
-            kind: "Secret".into(),
-            metadata,
-            string_data: text.clone(),
-            ..Secret::default()
-        });
-    }
-    Object::ConfigMap(ConfigMap {
-        api_version: "v1".into(),
-        kind: "ConfigMap".into(),
-        metadata,
-        data: text.clone(),
-        ..ConfigMap::default()
-    })
-}
-
-/// Tells an index of gateways, with Secrets and ConfigMaps that are read at once.
-#[cfg(test)]
-#[derive(Default)]
-pub(crate) struct Told(Teller);
-
-#[cfg(test)]
-impl Told {
-    /// Returns the edits, and what each gateway refers to.
-    pub(crate) fn edits(
-        &mut self,
-        view: &View,
-        read: impl Fn(&TextKey) -> Option<Text>,
-    ) -> (Vec<Edit>, BTreeMap<Key, BTreeSet<TextKey>>) {
-        let settings = r#"{"image":"tulle-proxy","controller":"c:15010","trustDomain":"td"}"#;
-        let settings = serde_json::from_str(settings).expect("settings");
-        let mut own = Own::default();
-        let first = plan(view, &own, &settings, true, std::time::SystemTime::now());
-        let mut wanted = view.texts.clone();
-        wanted.extend(first.values().flat_map(|p| p.texts.clone()));
-        for key in &wanted {
-            let state = read(key).map_or(TextState::Absent, TextState::Held);
-            own.texts.insert(key.clone(), state);
-        }
-        let plan = plan(view, &own, &settings, true, std::time::SystemTime::now());
-        let edits = self.0.edits(&own, &plan, &wanted);
-        let texts = plan.into_iter().map(|(key, planned)| (key, planned.texts));
-        (edits, texts.collect())
     }
 }

@@ -1,7 +1,7 @@
 //! Whether a gateway's listeners are in order. Pure.
 
 use super::certificate;
-use super::view::{Own, Text, TextState, View};
+use super::view::{MOST_TEXTS, Own, Text, TextRoom, TextState, View};
 use super::{CLASS, CONNECT, EGRESS_CLASS, NOT_PERMITTED, no_rights};
 use crate::gateway_fields::{Gateway, Key, Listener, Reference, RouteKind, TextKey, Validation};
 use serde_json::Value;
@@ -46,13 +46,20 @@ impl Judged<'_> {
     }
 }
 
-/// Judges each listener of a gateway, in their order.
+/// The state that gateways are judged by.
+#[derive(Clone, Copy)]
+pub(super) struct Cluster<'a> {
+    pub(super) view: &'a View,
+    pub(super) own: &'a Own,
+    pub(super) now: SystemTime,
+}
+
+/// Judges each listener of a gateway, in their order. `room` is that of the gateway's namespace.
 pub(super) fn judge<'a>(
-    view: &View,
-    own: &Own,
+    cluster: Cluster<'_>,
     key: &Key,
     gateway: &'a Gateway,
-    now: SystemTime,
+    room: &mut TextRoom,
 ) -> Vec<Judged<'a>> {
     let listeners = gateway.spec.listeners.iter();
     let judged = listeners.map(|listener| {
@@ -82,7 +89,7 @@ pub(super) fn judge<'a>(
             texts: BTreeSet::new(),
         };
         if judged.refused.is_none() {
-            references(&mut judged, view, own, key, now);
+            references(&mut judged, cluster, key, room);
         }
         judged
     });
@@ -211,7 +218,7 @@ pub(super) fn kinds(listener: &Listener) -> (Vec<RouteKind>, Option<Trouble>) {
     (taken, trouble)
 }
 
-fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key, now: SystemTime) {
+fn references(judged: &mut Judged<'_>, cluster: Cluster<'_>, gateway: &Key, room: &mut TextRoom) {
     let listener = judged.listener;
     if !matches!(listener.protocol.as_str(), "HTTPS" | "TLS") || passes_through(listener) {
         return;
@@ -224,12 +231,12 @@ fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key, no
     }
     for reference in certificates {
         let check = certificate::check;
-        let found = resolve(judged, view, own, gateway, reference, "Secret", check);
+        let found = resolve(judged, cluster, (gateway, room), reference, "Secret", check);
         match found {
             Err((reason, text)) => {
                 trouble(judged, reason.unwrap_or("InvalidCertificateRef"), text);
             }
-            Ok(Some(until)) => match index::expired(until, now) {
+            Ok(Some(until)) => match index::expired(until, cluster.now) {
                 Some(why) => {
                     let namespace = reference.namespace.as_deref();
                     let namespace = namespace.unwrap_or(&gateway.namespace);
@@ -245,7 +252,14 @@ fn references(judged: &mut Judged<'_>, view: &View, own: &Own, gateway: &Key, no
     let roots = judged.validation.map(|v| &v.ca_certificate_refs);
     for reference in roots.into_iter().flatten() {
         let check = certificate::check_roots;
-        let found = resolve(judged, view, own, gateway, reference, "ConfigMap", check);
+        let found = resolve(
+            judged,
+            cluster,
+            (gateway, room),
+            reference,
+            "ConfigMap",
+            check,
+        );
         if let Err((reason, text)) = found {
             trouble(judged, reason.unwrap_or("InvalidCACertificateRef"), text);
         }
@@ -260,9 +274,8 @@ fn trouble(judged: &mut Judged<'_>, reason: &'static str, text: String) {
 /// Resolves a reference. An object that was not read yet is no trouble: it will be read.
 fn resolve(
     judged: &mut Judged<'_>,
-    view: &View,
-    own: &Own,
-    gateway: &Key,
+    cluster: Cluster<'_>,
+    (gateway, room): (&Key, &mut TextRoom),
     reference: &Reference,
     default: &str,
     check: fn(&Text) -> Result<Option<SystemTime>, String>,
@@ -278,7 +291,7 @@ fn resolve(
         secret: kind == "Secret",
         key: Key::new(namespace.unwrap_or(&gateway.namespace), &reference.name),
     };
-    if !view.is_granted(gateway, &text) {
+    if !cluster.view.is_granted(gateway, &text) {
         let Key { namespace, name } = text.key;
         let text = format!(
             "no ReferenceGrant in namespace {namespace} lets Gateways of namespace {} refer to {kind} {name}",
@@ -292,7 +305,15 @@ fn resolve(
     if !is_object_name(&key.name) {
         return absent();
     }
-    let found = own.texts.get(&text);
+    if !room.take(&text) {
+        let text = format!(
+            "{kind} {key} is not read: the Gateways of the namespace {} refer to more than {MOST_TEXTS} Secrets and \
+             ConfigMaps, of which those of older Gateways are read",
+            gateway.namespace
+        );
+        return Err((Some("ReferenceNotRead"), text));
+    }
+    let found = cluster.own.texts.get(&text);
     judged.texts.insert(text);
     match found {
         None => Ok(None),

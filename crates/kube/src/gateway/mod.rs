@@ -22,16 +22,17 @@ mod objects;
 mod plan;
 mod ports;
 mod status;
+mod teller;
 pub(crate) mod view;
 mod watch;
 mod write;
 
 pub use crate::gateway_fields::EGRESS_CLASS;
-#[cfg(test)]
-pub(crate) use follow::Told;
 pub use follow::{MISSING, Surroundings, follow};
 pub(crate) use listeners::unserved_egress;
 pub(crate) use objects::{METRICS_PORT_NAME, labels};
+#[cfg(test)]
+pub(crate) use teller::Told;
 pub use view::{Texts, View};
 
 use crate::gateway_fields::Key;

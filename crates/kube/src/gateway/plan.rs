@@ -1,10 +1,10 @@
 //! Makes all decisions about gateways from what is known. No I/O.
 
 use super::gateway_spec;
-use super::listeners::{self, Judged, Trouble};
+use super::listeners::{self, Cluster, Judged, Trouble};
 use super::objects::{self, GatewayParameters};
 use super::status::{self, Known};
-use super::view::{Access, Own, View};
+use super::view::{Access, Own, TextRoom, View};
 use super::{ingress, no_rights};
 use crate::gateway_fields::{Class, Gateway, Key, TextKey};
 use crate::inject::Settings;
@@ -44,7 +44,8 @@ pub(super) struct Subject<'a> {
     pub(super) ports: &'static [u16],
 }
 
-/// Decides about each gateway of ours.
+/// Decides about each gateway of ours. Of too many Secrets and ConfigMaps of a namespace's gateways those of older ones
+/// are read, so that a new gateway takes none from the others, and all replicas read the same.
 pub(super) fn plan(
     view: &View,
     own: &Own,
@@ -52,6 +53,7 @@ pub(super) fn plan(
     pause: bool,
     now: SystemTime,
 ) -> BTreeMap<Key, Planned> {
+    let cluster = Cluster { view, own, now };
     let ours = view.gateways.iter().filter_map(|(key, gateway)| {
         let subject = Subject {
             gateway,
@@ -60,29 +62,37 @@ pub(super) fn plan(
             attached: view.attached.get(key).cloned().unwrap_or_default(),
             ports: &[],
         };
-        let planned = one(view, own, key, &subject, settings, pause, now);
-        Some((key.clone(), planned))
+        Some((key, subject, None))
     });
-    let ingresses = view.ingresses.iter().map(|(key, served)| {
-        let subject = ingress::subject(served);
-        let mut planned = one(view, own, key, &subject, settings, pause, now);
-        ingress::judge(key, served, own, &mut planned);
+    let ingresses = view.ingresses.iter();
+    let ingresses = ingresses.map(|(key, served)| (key, ingress::subject(served), Some(served)));
+    let mut by_age: Vec<_> = ours.chain(ingresses).collect();
+    by_age.sort_by(|(key, subject, _), (other_key, other, _)| {
+        let made = (&subject.gateway.created, key);
+        made.cmp(&(&other.gateway.created, other_key))
+    });
+    let mut rooms: BTreeMap<&str, TextRoom> = BTreeMap::new();
+    let each = by_age.into_iter().map(|(key, subject, served)| {
+        let room = rooms.entry(key.namespace.as_str()).or_default();
+        let mut planned = one(cluster, key, &subject, (settings, pause), room);
+        if let Some(served) = served {
+            ingress::judge(key, served, own, &mut planned);
+        }
         (key.clone(), planned)
     });
-    ours.chain(ingresses).collect()
+    each.collect()
 }
 
 fn one(
-    view: &View,
-    own: &Own,
+    cluster: Cluster<'_>,
     key: &Key,
     subject: &Subject<'_>,
-    settings: &Settings,
-    pause: bool,
-    now: SystemTime,
+    (settings, pause): (&Settings, bool),
+    room: &mut TextRoom,
 ) -> Planned {
+    let own = cluster.own;
     let (gateway, attached) = (subject.gateway, &subject.attached);
-    let listeners = listeners::judge(view, own, key, gateway, now);
+    let listeners = listeners::judge(cluster, key, gateway, room);
     let place = objects::place(key);
     let texts: BTreeSet<TextKey> = listeners.iter().flat_map(|l| l.texts.clone()).collect();
     let mut routes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -200,5 +210,7 @@ fn wishes(
 mod egress_tests;
 #[cfg(test)]
 mod ingress_tests;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tulle_control::index::Attachment;
 
+/// Secrets and ConfigMaps that are read for the Gateways of a namespace, and for its other objects. Each is a watch of
+/// its own.
+pub(crate) const MOST_TEXTS: usize = 1000;
+
 /// The content of a Secret or ConfigMap, by key.
 pub(crate) type Text = BTreeMap<String, String>;
 
@@ -42,6 +46,18 @@ impl View {
         let TextKey { key, .. } = text;
         self.grants
             .permits(from, text.kind(), &key.namespace, &key.name)
+    }
+}
+
+/// The Secrets and ConfigMaps that are read for the Gateways of a namespace, as far as these were looked at.
+#[derive(Debug, Default)]
+pub(super) struct TextRoom(BTreeSet<TextKey>);
+
+impl TextRoom {
+    /// Takes room for a Secret or ConfigMap; returns whether there is some.
+    pub(super) fn take(&mut self, text: &TextKey) -> bool {
+        let Self(taken) = self;
+        taken.contains(text) || (taken.len() < MOST_TEXTS && taken.insert(text.clone()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads Ingresses and their classes. Pure.
 
 use super::{CLASS_ANNOTATION, CONTROLLER_NAME, IS_DEFAULT};
-use crate::gateway_fields::Labels;
+use crate::gateway_fields::{Labels, created};
 use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde_json::Value;
@@ -65,8 +65,6 @@ impl Ingress {
         let read = read
             .map_err(|e| e.to_string())
             .and_then(|spec| spec.check().map(|()| spec));
-        let created = object.metadata.creation_timestamp;
-        let created = serde_json::to_value(created).unwrap_or_default();
         let uid = object.metadata.uid.unwrap_or_default();
         let (spec, refused) = match read {
             Ok(spec) => (Some(spec), None),
@@ -79,7 +77,7 @@ impl Ingress {
             class: class.or_else(|| annotations.get(CLASS_ANNOTATION).cloned()),
             ignored: ignored(&annotations),
             resource_version: object.metadata.resource_version.unwrap_or_default(),
-            created: created.as_str().unwrap_or_default().to_owned(),
+            created: created(object.metadata.creation_timestamp.as_ref()),
             status: object.data["status"].take(),
             uid,
             spec,

@@ -80,9 +80,15 @@ pub(crate) fn translate(
             member.into_iter().for_each(|m| m.in_force |= done);
         }
     }
+    let oldest = ingresses
+        .first()
+        .map(|(_, ingress)| ingress.created.as_str());
     Translated {
         served: Served {
-            gateway: all.gateway_object(),
+            gateway: Gateway {
+                created: oldest.unwrap_or_default().to_owned(),
+                ..all.gateway_object()
+            },
             annotations: class.annotations.clone(),
             attached: all.attached(),
             asked: all.asked,

@@ -75,8 +75,8 @@ impl Known {
     fn edits(&mut self, wishes: &StatusUpdates) -> (Vec<Edit>, bool) {
         let mut edits = self.state.edits();
         let changed = self.objects.edits(&self.state, &mut edits, wishes);
-        if changed {
-            edits.extend(self.objects.refusals());
+        if self.state.cuts_changed() || changed {
+            edits.extend(self.objects.refusals(&self.state));
         }
         (edits, changed)
     }

@@ -5,7 +5,7 @@
 
 use super::refs::{Unresolved, files, list, no_grant, text_or};
 use crate::gateway::no_rights;
-use crate::gateway::view::{Presence, Texts};
+use crate::gateway::view::{MOST_TEXTS, Presence, Texts};
 use crate::gateway_fields::{Key, TextKey};
 use crate::grants::{From, Grants};
 use crate::object::text;
@@ -16,8 +16,6 @@ use tulle_model::manifest::is_object_name;
 
 /// References that a condition names. An object may have thousands, and its author needs to see some.
 const MOST: usize = 16;
-/// Secrets and ConfigMaps that are read for the objects of a namespace. Each is a watch of its own.
-pub(super) const MOST_TEXTS: usize = 1000;
 
 /// The references of an object, as far as they were looked at.
 #[derive(Default)]

@@ -4,6 +4,7 @@
 //! stays in force, unless it was deleted since: then the new one has no other form. One that restricts who may call and was never readable lets nobody call: nothing
 //! is open that its author wanted closed. The reason is in its status and in the log.
 
+mod last_valid;
 mod referrers;
 mod refusals;
 
@@ -58,7 +59,7 @@ pub(super) struct Objects {
 
 /// An object as it was last seen.
 struct Seen {
-    object: Value,
+    object: Arc<Value>,
     /// Differs where the object was deleted and made again.
     uid: Option<String>,
     resource_version: String,
@@ -72,8 +73,8 @@ struct Seen {
     attached: BTreeSet<(Key, String)>,
     /// Why it has no effect; said once.
     refused: Option<String>,
-    /// It has a valid form, the last of which is in force while it is refused.
-    was_valid: bool,
+    /// Its last valid form, as it was written. It is in force while the object is refused.
+    valid: Option<Arc<Value>>,
 }
 
 /// The verdict on an object.
@@ -157,22 +158,22 @@ impl Objects {
             self.changed_for_referrers(&id);
         }
         let same = old.filter(|old| old.uid == meta.uid);
-        let kept = same.map(|old| (old.refused, old.was_valid, old.texts_in_force));
-        let (refused, was_valid, texts_in_force) = kept.unwrap_or_default();
+        let kept = same.map(|old| (old.refused, old.valid, old.texts_in_force));
+        let (refused, valid, texts_in_force) = kept.unwrap_or_default();
         let seen = Seen {
             texts: text_keys(&spec, namespace),
             texts_in_force,
-            object: json!({
+            object: Arc::new(json!({
                 "apiVersion": types.api_version, "kind": id.0.kind,
                 "metadata": metadata, "spec": spec,
-            }),
+            })),
             uid: meta.uid,
             resource_version: meta.resource_version.unwrap_or_default(),
             generation: meta.generation,
             status: data["status"].take(),
             attached: BTreeSet::new(),
             refused,
-            was_valid,
+            valid,
         };
         self.seen.insert(id.clone(), seen);
         self.changed.insert(id);
@@ -275,7 +276,7 @@ impl Objects {
             self.unfeed(&id, edits);
             return;
         };
-        let judged = self.judge(id.0, seen, state);
+        let judged = self.judge(id.0, &seen.object, seen, state);
         if let Some(status) = judged.status {
             match ChangedStatus::if_changed(&seen.status, status) {
                 Some(status) => wishes.want(
@@ -291,24 +292,26 @@ impl Objects {
                 None => wishes.forget(&id),
             }
         }
-        let was_valid = seen.was_valid;
+        let was_valid = seen.valid.is_some();
         let is_valid = matches!(judged.object, Some(Ok(_)));
         let (refused, in_force) = match judged.object {
             None => (None, None),
             Some(Ok(object)) => (None, Some(object)),
             Some(Err(why)) => {
-                // Its last readable form is in force, if there was one.
-                let closed = (!was_valid).then(|| closed(id.0, &seen.object)).flatten();
+                let in_place = match &seen.valid {
+                    Some(valid) => self.last_valid(&id, valid, seen, state),
+                    None => closed(id.0, &seen.object),
+                };
                 if seen.refused.as_ref() != Some(&why) {
-                    let instead = instead(&id, was_valid, closed.is_some());
+                    let instead = instead(&id, was_valid, in_place.is_some());
                     let object = format!("{}/{}", id.0.kind, id.1);
                     tracing::error!(object, "without effect: {why}; {instead}");
                 }
-                (Some(why), closed)
+                (Some(why), in_place)
             }
         };
-        match (in_force, &refused) {
-            (Some(object), _) => {
+        match in_force {
+            Some(object) => {
                 if self.fed.get(&id) != Some(&object) {
                     // The policy that denied in its place has another name.
                     if self.fed.get(&id).is_some_and(|old| old.id() != object.id()) {
@@ -318,10 +321,9 @@ impl Objects {
                     self.fed.insert(id.clone(), object);
                 }
             }
-            (None, None) => self.unfeed(&id, edits),
-            // A Deny in its place is no longer asked for, or the index has one of its name that was deleted.
-            (None, Some(_)) if !was_valid => self.unfeed(&id, edits),
-            (None, Some(_)) => {}
+            // A Deny in its place is no longer asked for, no parent takes its last valid form any more, or the index has
+            // one of its name that was deleted.
+            None => self.unfeed(&id, edits),
         }
         if let Some(seen) = self.seen.get_mut(&id) {
             if refused.is_none() {
@@ -330,7 +332,11 @@ impl Objects {
                 seen.texts_in_force.clear();
             }
             seen.attached = judged.attached;
-            seen.was_valid = is_valid || (was_valid && refused.is_some());
+            if is_valid {
+                seen.valid = Some(seen.object.clone());
+            } else if refused.is_none() {
+                seen.valid = None;
+            }
             seen.refused = refused;
         }
     }
@@ -349,19 +355,20 @@ impl Objects {
         });
     }
 
-    fn judge(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
+    /// Judges a form of an object: the present one, or its last valid one.
+    fn judge(&self, kind: &'static Kind, form: &Value, seen: &Seen, state: &State) -> Judged {
         match kind.kind {
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" if kind.group != SMI_SPECS => {
-                self.route(kind, seen, state)
+                self.route(kind, form, seen, state)
             }
-            _ => self.policy(kind, seen, state),
+            _ => self.policy(kind, form, seen, state),
         }
     }
 
     /// Tulle's own kinds and SMI's.
-    fn policy(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
-        let mut object = seen.object.clone();
-        let namespace = text(&seen.object["metadata"], "namespace");
+    fn policy(&self, kind: &'static Kind, form: &Value, seen: &Seen, state: &State) -> Judged {
+        let mut object = form.clone();
+        let namespace = text(&form["metadata"], "namespace");
         let mut references = References::default();
         let read = if kind.kind == "Mesh" {
             self.mesh(&mut object)
@@ -398,7 +405,8 @@ impl Objects {
     /// An object, in force or not.
     fn find(&self, group: &str, kind: &str, name: &str, namespace: &str) -> Option<&Value> {
         let key = ObjectName::in_namespace(name, namespace);
-        Some(&self.seen.get(&(Kind::find(group, kind)?, key))?.object)
+        let seen = self.seen.get(&(Kind::find(group, kind)?, key))?;
+        Some(&seen.object)
     }
 
     fn mesh(&self, object: &mut Value) -> Result<Object, String> {
@@ -420,9 +428,9 @@ impl Objects {
         crate::object::read(object)
     }
 
-    fn route(&self, kind: &'static Kind, seen: &Seen, state: &State) -> Judged {
-        let mut object = seen.object.clone();
-        let namespace = text(&seen.object["metadata"], "namespace");
+    fn route(&self, kind: &'static Kind, form: &Value, seen: &Seen, state: &State) -> Judged {
+        let mut object = form.clone();
+        let namespace = text(&form["metadata"], "namespace");
         let from = (kind.group, kind.kind, namespace);
         let mut references = References::default();
         references.filters(&object["spec"], namespace, |kind, name| {
@@ -430,11 +438,11 @@ impl Objects {
         });
         let backends = refs::backends(&mut object["spec"], from, &self.view.grants, state);
         references.extend(backends);
-        let given = list(&seen.object["spec"]["parentRefs"]);
+        let given = list(&form["spec"]["parentRefs"]);
         let ours: Vec<(&Value, Parent)> = given
             .into_iter()
             .filter_map(|reference| {
-                let judged = parent(&self.view, kind, &seen.object, reference, state)?;
+                let judged = parent(&self.view, kind, form, reference, state)?;
                 Some((reference, judged))
             })
             .collect();

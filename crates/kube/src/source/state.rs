@@ -1,6 +1,8 @@
 //! Turns the objects of the API server into edits of the index. Pure.
 
+mod endpoints;
 mod ports;
+mod room;
 mod seen;
 
 use crate::metadata::Metadata;
@@ -8,11 +10,12 @@ use crate::names::PROFILE;
 use crate::pod::Pod;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use room::EndpointRooms;
+pub(super) use room::{Cut, name_of_closing};
 use seen::{SeenPod, SeenService, SeenSlice};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use tulle_control::index::{ClusterEndpoint, ClusterPod, ClusterPort, ClusterService, Edit};
+use tulle_control::index::{ClusterPod, Edit};
 use tulle_model::namespaced::{Namespaced, ObjectName};
 
 const REGION: &str = "topology.kubernetes.io/region";
@@ -43,6 +46,12 @@ pub(super) struct State {
     /// Namespaces that are strict, and whether the index knows.
     strict: BTreeSet<String>,
     strict_changed: bool,
+    /// Bounds the endpoints of services.
+    rooms: EndpointRooms,
+    /// Services that are closed because some of their endpoints are not known.
+    closed: BTreeSet<Namespaced>,
+    /// The bounds have cut something else than the index was told of.
+    cuts_changed: bool,
     /// Names of what changed since the last [`State::edits`].
     changed_services: BTreeSet<Namespaced>,
     changed_pods: BTreeSet<Namespaced>,
@@ -274,12 +283,7 @@ impl State {
                 None => Edit::RemovePod(key),
             });
         }
-        for key in std::mem::take(&mut self.changed_services) {
-            edits.push(match self.services.get(&key) {
-                Some(service) => Edit::Service(Box::new(self.cluster_service(&key, service))),
-                None => Edit::RemoveService(key),
-            });
-        }
+        self.edit_services(&mut edits);
         edits
     }
 
@@ -301,59 +305,6 @@ impl State {
             locality: self.localities.get(&pod.node).cloned().unwrap_or_default(),
             workload: pod.workload.clone(),
         }
-    }
-
-    fn cluster_service(&self, key: &Namespaced, service: &SeenService) -> ClusterService {
-        let slices = self.of_service.get(key).into_iter().flatten();
-        let slices: Vec<&SeenSlice> = slices.filter_map(|key| self.slices.get(key)).collect();
-        let ports = service.ports.iter().map(|(name, port)| ClusterPort {
-            port: port.clone(),
-            endpoints: slices
-                .iter()
-                .flat_map(|slice| self.endpoints(slice, name))
-                .collect(),
-        });
-        ClusterService {
-            ports: ports.collect(),
-            name: key.clone(),
-            created: service.created.clone(),
-            addresses: service.addresses.clone(),
-            sticky: service.sticky,
-            node_local: service.node_local,
-        }
-    }
-
-    /// `region/zone` of a zone, as nodes have it.
-    fn place(&self, zone: &str) -> String {
-        let mut places = self.localities.values();
-        let place = places.find(|place| place.rsplit('/').next() == Some(zone));
-        place.map_or(zone, String::as_str).to_owned()
-    }
-
-    /// The endpoints that a slice has for the port of this name.
-    fn endpoints(&self, slice: &SeenSlice, name: &str) -> Vec<ClusterEndpoint> {
-        let mut ports = slice.ports.iter();
-        let Some((_, number)) = ports.find(|(n, _)| n == name) else {
-            return Vec::new();
-        };
-        let of_node = |pod: &Namespaced| self.pods.get(pod).is_some_and(|pod| pod.of_node);
-        let zones = slice.endpoints.iter().flat_map(|e| &e.zones);
-        // A slice names few zones, and each again and again.
-        let zones: BTreeSet<&String> = zones.collect();
-        let places = zones.into_iter().map(|zone| (zone, self.place(zone)));
-        let places: BTreeMap<&String, String> = places.collect();
-        let place = |zone: &String| places.get(zone).cloned();
-        let each = slice.endpoints.iter().flat_map(|endpoint| {
-            let pod = endpoint.pod.as_ref().filter(|pod| !of_node(pod));
-            endpoint.addresses.iter().map(move |ip| ClusterEndpoint {
-                address: SocketAddr::new(*ip, *number),
-                pod: pod.map(|pod| pod.name().to_owned()),
-                ready: endpoint.ready,
-                node: endpoint.node.clone(),
-                zones: endpoint.zones.iter().filter_map(place).collect(),
-            })
-        });
-        each.collect()
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn world(spec: Value) -> World {
     world
 }
 
-fn planned(world: &World) -> BTreeMap<Key, Planned> {
+pub(super) fn planned(world: &World) -> BTreeMap<Key, Planned> {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
     plan(&world.view, &world.own, &settings(), true, now)
 }

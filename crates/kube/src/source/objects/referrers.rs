@@ -2,11 +2,10 @@
 //! they need. Services and grants may be named from anywhere: for these all are looked at ([`Objects::edits`]).
 
 use super::{Id, Objects, Seen};
-use crate::gateway::view::Texts;
+use crate::gateway::view::{MOST_TEXTS, Texts};
 use crate::gateway_fields::TextKey;
 use crate::kinds::{GATEWAY, Kind};
 use crate::object::text;
-use crate::source::named::MOST_TEXTS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The Secrets and ConfigMaps that objects refer to, as far as their owners agree.

@@ -2,6 +2,7 @@ mod made_again;
 mod named;
 mod refusals;
 mod refused_targets;
+mod revoked_grants;
 
 use super::*;
 use crate::kinds::KINDS;

@@ -7,7 +7,7 @@ use crate::workload;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tulle_model::manifest::WorkloadPort;
@@ -57,8 +57,11 @@ impl SeenService {
 #[derive(Debug)]
 pub(super) struct SeenSlice {
     pub(super) service: Namespaced,
-    pub(super) ports: Vec<(String, u16)>,
+    /// The number of each port, by its name.
+    pub(super) ports: BTreeMap<String, u16>,
     pub(super) endpoints: Vec<SeenEndpoint>,
+    /// The number of endpoints that it makes of a port, counted once for each zone that they are meant for.
+    pub(super) size: usize,
     /// Pods of other namespaces that it refers to. The references are ignored, and logged once.
     pub(super) foreign: BTreeSet<ObjectName>,
 }
@@ -72,6 +75,13 @@ pub(super) struct SeenEndpoint {
     pub(super) node: String,
     /// Zones of the clients it is meant for.
     pub(super) zones: Vec<String>,
+}
+
+impl SeenEndpoint {
+    /// The number of endpoints that it makes of a port.
+    fn size(&self) -> usize {
+        self.addresses.len() * self.zones.len().max(1)
+    }
 }
 
 impl SeenSlice {
@@ -90,6 +100,10 @@ impl SeenSlice {
             let number = u16::try_from(p.port?).ok().filter(|number| *number != 0)?;
             Some((p.name.clone().unwrap_or_default(), number))
         });
+        let mut by_name = BTreeMap::new();
+        for (name, number) in ports {
+            by_name.entry(name).or_insert(number);
+        }
         let mut foreign = BTreeSet::new();
         let endpoints = slice.endpoints.iter().map(|endpoint| {
             let target = endpoint.target_ref.as_ref();
@@ -119,9 +133,11 @@ impl SeenSlice {
                 zones: zones.map(|zone| zone.name.clone()).collect(),
             }
         });
+        let endpoints: Vec<SeenEndpoint> = endpoints.collect();
         Some(Self {
-            ports: ports.collect(),
-            endpoints: endpoints.collect(),
+            ports: by_name,
+            size: endpoints.iter().map(SeenEndpoint::size).sum(),
+            endpoints,
             service,
             foreign,
         })

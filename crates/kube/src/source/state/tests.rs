@@ -1,3 +1,5 @@
+mod bounds;
+
 use super::seen::SERVICE_OF_SLICE;
 use super::*;
 use crate::inject;
@@ -5,7 +7,7 @@ use crate::names::{
     EGRESS_GATEWAY, EXCLUDE_INBOUND_PORTS, HEALTH_PORT, METRICS_PORT, OPAQUE_PORTS, SIDECAR,
 };
 use serde_json::{Value, json};
-use tulle_control::index::Index;
+use tulle_control::index::{ClusterService, Index};
 use tulle_model::identity::TrustDomain;
 use tulle_model::manifest::Object;
 

@@ -1,8 +1,7 @@
 //! `ResolvedRefs` names each filter, group of requests, ConfigMap and Secret that is not there.
 
 use super::*;
-use crate::gateway::view::Presence;
-use crate::source::named::MOST_TEXTS;
+use crate::gateway::view::{MOST_TEXTS, Presence};
 
 const TULLE: &str = "tulle.dev/v1alpha1";
 const RESOLVED: (&str, &str) = ("ResolvedRefs", "every reference resolves");

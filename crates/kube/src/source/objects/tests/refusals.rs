@@ -6,7 +6,7 @@ const TULLE: &str = "tulle.dev/v1alpha1";
 
 /// The refused objects that the index is told of: what each problem is about, and its text.
 fn told(world: &mut World) -> Vec<(String, String)> {
-    let Some(Edit::Refused(all)) = world.objects.refusals() else {
+    let Some(Edit::Refused(all)) = world.objects.refusals(&world.state) else {
         panic!("it is told nothing");
     };
     let all = all.into_iter();
@@ -24,7 +24,7 @@ fn text_of(world: &World, kind: &str, instead: &str) -> String {
 fn the_index_hears_of_a_refused_restriction_and_of_what_is_in_its_place() {
     let mut world = World::new();
     world.edits();
-    assert!(world.objects.refusals().is_none());
+    assert!(world.objects.refusals(&world.state).is_none());
     let authentication = |asks: Value| {
         let spec = json!({ "targetRefs": [{ "name": "web" }], "externalAuth": asks });
         object(TULLE, "Authentication", "a", "shop", spec)
@@ -37,7 +37,7 @@ fn the_index_hears_of_a_refused_restriction_and_of_what_is_in_its_place() {
     );
     assert_eq!(told(&mut world), [expected]);
     world.see(authentication(json!(1)));
-    assert!(world.objects.refusals().is_none());
+    assert!(world.objects.refusals(&world.state).is_none());
 
     let good = json!({ "protocol": "HTTP", "backendRef": { "name": "cart", "port": 80 } });
     world.see(authentication(good));
