@@ -285,6 +285,10 @@ pub struct Respond {
     pub content_type: String,
 }
 
+/// Most bytes of a request's body that another service is shown before it decides. Manifests, schemas and proxies have
+/// the same bound: a proxy refuses the whole of a resource that has more.
+pub const MOST_AUTH_BODY: u32 = 1 << 20;
+
 /// Another service decides (Envoy's ext_authz protocols).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -317,7 +321,7 @@ pub struct ExternalAuth {
     /// answer; empty: all.
     #[serde(skip_serializing_if = "is_default")]
     pub client_headers: Vec<String>,
-    /// Body bytes that the server receives; 0: none.
+    /// Body bytes that the server receives; 0: none, and at most [`MOST_AUTH_BODY`].
     #[serde(skip_serializing_if = "is_default")]
     pub body_bytes: u32,
 }

@@ -27,8 +27,8 @@ pub use collector_address::CollectorAddress;
 pub use egress::{Egress, EgressPort, EgressRule, EgressTls, is_for};
 pub use filter::{
     ClaimHeader, Cors, ExternalAuth, Fault, FieldValue, Filter, Header, HeaderEdit, Jwt,
-    JwtProvider, Mirror, PathEdit, Plugin, RateLimit, Redirect, Respond, Rewrite, When,
-    is_protected_header,
+    JwtProvider, MOST_AUTH_BODY, Mirror, PathEdit, Plugin, RateLimit, Redirect, Respond, Rewrite,
+    When, is_protected_header,
 };
 pub use gateway::{Certificate, Gateway, GatewayListener, ListenerProtocol, ListenerTls};
 pub use inbound::{Action, Inbound, InboundPort, InboundRule, Policy, PolicyMatch, PolicyRule};

@@ -8,6 +8,7 @@ use crate::context::WorkerContext;
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use crate::upstream::permit::Permit;
 use crate::upstream::{Lease, Upstream};
+use std::future::pending;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -57,10 +58,10 @@ impl Port {
     }
 
     /// Leases a connection to an endpoint and waits for it: for a place, for at most `wait_ms` (0:
-    /// as long as it takes), or for a new connection.
+    /// as long as it takes) and until the client has `gone`, or for a new connection.
     ///
     /// # Errors
-    /// No endpoint is reachable, or it took too long.
+    /// No endpoint is reachable, it took too long, or the client has gone.
     pub async fn later(
         &self,
         context: &Rc<WorkerContext>,
@@ -68,10 +69,14 @@ impl Port {
         hint: &EndpointHint,
         wait_ms: u32,
         begun: Begun,
+        gone: impl Future<Output = Failure>,
     ) -> Result<Lease, Failure> {
         let (upstream, permit) = match begun {
             Begun::Chose(upstream, permit) => (Some(upstream), permit),
-            Begun::Waits(probe) => (None, Some(self.wait(kind, wait_ms, probe).await?)),
+            Begun::Waits(probe) => {
+                let permit = self.wait(kind, wait_ms, probe, gone).await?;
+                (None, Some(permit))
+            }
         };
         self.reach(context, kind, hint, None, upstream, permit)
             .await
@@ -90,11 +95,28 @@ impl Port {
         avoid: Option<SocketAddr>,
         wait_ms: u32,
     ) -> Result<Lease, Failure> {
+        self.lease_for(context, kind, hint, avoid, wait_ms, pending())
+            .await
+    }
+
+    /// Leases as `lease` does, for a client that may have `gone` before there is a place.
+    ///
+    /// # Errors
+    /// As `lease`, or the client has gone.
+    pub async fn lease_for(
+        &self,
+        context: &Rc<WorkerContext>,
+        kind: StreamKind,
+        hint: &EndpointHint,
+        avoid: Option<SocketAddr>,
+        wait_ms: u32,
+        gone: impl Future<Output = Failure>,
+    ) -> Result<Lease, Failure> {
         let permit = match self.guarded {
             false => None,
             true => match self.admit(context, kind)? {
                 Admission::Now(permit) => Some(permit),
-                Admission::Wait(probe) => Some(self.wait(kind, wait_ms, probe).await?),
+                Admission::Wait(probe) => Some(self.wait(kind, wait_ms, probe, gone).await?),
             },
         };
         self.reach(context, kind, hint, avoid, None, permit).await
@@ -163,6 +185,7 @@ impl Port {
         kind: StreamKind,
         most_ms: u32,
         probe: Option<BreakerProbe>,
+        gone: impl Future<Output = Failure>,
     ) -> Result<Box<Permit>, Failure> {
         let most = (most_ms > 0).then(|| Duration::from_millis(most_ms.into()));
         let limits = self.shared.as_ref().and_then(|s| s.limits.as_ref());
@@ -170,7 +193,7 @@ impl Port {
             None => LimitPermits::default(),
             Some(limits) => {
                 let what = format!("{}:{}", self.service, self.number);
-                limits.wait(kind, most, &what).await?
+                limits.wait(kind, most, &what, gone).await?
             }
         };
         Ok(Box::new(Permit::new(places, probe)))

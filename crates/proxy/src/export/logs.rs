@@ -7,6 +7,7 @@ use crate::export::collector::Signal;
 use crate::export::own::{attribute, resource, scope};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::export_totals::{BATCH, ExportTotals};
+use crate::telemetry::log_export::Exported;
 use prost::Message;
 use prost::bytes::Bytes;
 use serde_json::{Map, Value as Json};
@@ -20,7 +21,7 @@ use tulle_api::otlp::logs as otlp;
 use tulle_model::resource::Collector;
 
 /// A line, and when its request ended, in nanoseconds since 1970.
-type Ended = (u64, Bytes);
+type Ended = (u64, Exported);
 
 /// Sends lines until it is told to `end`, and then those that are left.
 pub(super) async fn run(
@@ -32,7 +33,7 @@ pub(super) async fn run(
 ) {
     let mut batches = Batches::new(Signal::Logs, totals.clone());
     // Dropping the receiver ends the export.
-    let mut lines: Option<mpsc::Receiver<Bytes>> = None;
+    let mut lines: Option<mpsc::Receiver<Exported>> = None;
     loop {
         let changes = current.changed();
         let changed = changes.notified();
@@ -69,7 +70,7 @@ pub(super) async fn run(
 }
 
 /// Takes lines until there is a batch of them.
-async fn take(lines: &mut mpsc::Receiver<Bytes>, received: &mut Vec<Ended>) {
+async fn take(lines: &mut mpsc::Receiver<Exported>, received: &mut Vec<Ended>) {
     while received.len() < BATCH {
         match lines.recv().await {
             Some(line) => received.push((now(), line)),
@@ -94,7 +95,7 @@ fn batch(
             resource: Some(resource(snapshot, settings, instance)),
             scope_logs: vec![otlp::ScopeLogs {
                 scope: Some(scope()),
-                log_records: lines.map(record).collect(),
+                log_records: lines.map(|(time, (line, _))| record(*time, line)).collect(),
             }],
         }],
     };
@@ -102,7 +103,7 @@ fn batch(
 }
 
 /// The record of a line: its fields are the attributes, under their names in the log.
-fn record((time, line): &Ended) -> otlp::LogRecord {
+fn record(time: u64, line: &[u8]) -> otlp::LogRecord {
     let fields: Map<String, Json> = serde_json::from_slice(line).unwrap_or_default();
     let said = |name: &str| fields.get(name).and_then(Json::as_str).unwrap_or("-");
     let code = fields.get("response_code").and_then(Json::as_u64);
@@ -129,8 +130,8 @@ fn record((time, line): &Ended) -> otlp::LogRecord {
         Some(attribute(name, value))
     });
     otlp::LogRecord {
-        time_unix_nano: *time,
-        observed_time_unix_nano: *time,
+        time_unix_nano: time,
+        observed_time_unix_nano: time,
         severity_number: severity.0.into(),
         severity_text: severity.1.to_owned(),
         body: Some(AnyValue {
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn a_line_becomes_a_record_with_its_fields() {
         let line = br#"{"method":"GET","path":"/a?b","response_code":403,"duration":1.5,"response_flags":"denied"}"#;
-        let record = record(&(7, Bytes::from_static(line)));
+        let record = record(7, line);
         assert_eq!((record.time_unix_nano, record.severity_number), (7, 17));
         let body = record.body.unwrap().value.unwrap();
         assert_eq!(body, Value::StringValue("GET /a?b 403".into()));
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_no_line_is_a_record_without_fields() {
-        let record = record(&(7, Bytes::from_static(b"nonsense")));
+        let record = record(7, b"nonsense");
         assert!(record.attributes.is_empty());
     }
 }

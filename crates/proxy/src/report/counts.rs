@@ -1,7 +1,8 @@
 //! Numbers that were counted since the report before.
 
-use crate::telemetry::grpc_status::ResponseStatus;
-use crate::telemetry::metrics::{BUCKETS_MS, Histogram, Labels, Reporter, WorkerReport};
+use crate::telemetry::metrics::{
+    BUCKETS_MS, Histogram, Labels, Reporter, StatusGroup, WorkerReport,
+};
 use crate::telemetry::reason::Reason;
 use prost::Message;
 use std::collections::HashMap;
@@ -81,7 +82,7 @@ fn counted(labels: &Labels, numbers: &WorkerReport) -> Counted {
             Some((_, count)) => *count += durations.count,
             None => counted.outcomes.push((outcome, durations.count)),
         }
-        if answer.status > 0 {
+        if answer.is_response() {
             add(&mut counted.durations, durations);
         }
     }
@@ -91,10 +92,10 @@ fn counted(labels: &Labels, numbers: &WorkerReport) -> Counted {
     counted
 }
 
-fn outcome(answer: ResponseStatus, reason: Reason) -> Outcome {
+fn outcome(answer: StatusGroup, reason: Reason) -> Outcome {
     Outcome {
-        class: answer.as_http() / 100,
-        grpc: answer.grpc.is_some(),
+        class: answer.first_digit(),
+        grpc: answer.is_grpc(),
         reason,
     }
 }

@@ -6,12 +6,12 @@
 
 use crate::telemetry::export_totals::ExportTotals;
 use crate::telemetry::grpc_status::ResponseStatus;
-use crate::telemetry::log_export::LogExport;
+use crate::telemetry::line_room::{LinePlace, LineRoom};
+use crate::telemetry::log_export::{Exported, LogExport};
 use crate::telemetry::log_rules::{self, LogRules};
 use crate::telemetry::metrics::Labels;
 use crate::telemetry::reason::Reason;
 use crate::telemetry::tap::Taps;
-use hyper::body::Bytes;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,11 +23,17 @@ use tulle_model::identity::SpiffeId;
 
 /// Lines waiting to be written.
 const QUEUE: usize = 8192;
+/// Bytes of these lines. Usual lines are shorter than their share.
+pub(super) const QUEUE_BYTES: usize = 16 * 1024 * 1024;
+
+/// A line waiting to be written.
+type Waiting = (String, LinePlace);
 
 /// A worker's handle.
 #[derive(Clone)]
 pub struct AccessLog {
-    lines: SyncSender<String>,
+    lines: SyncSender<Waiting>,
+    room: Arc<LineRoom>,
     dropped: Arc<AtomicU64>,
     taps: Arc<Taps>,
     export: Arc<LogExport>,
@@ -113,10 +119,19 @@ impl AccessLog {
     /// # Errors
     /// No thread can be started.
     pub fn start() -> std::io::Result<Self> {
+        Self::writing(std::io::stdout())
+    }
+
+    /// As `start`, with another output.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(super) fn writing(out: impl Write + Send + 'static) -> std::io::Result<Self> {
         let (lines, queue) = sync_channel(QUEUE);
-        tulle_net::thread::start("access-log".into(), Box::new(move || write(&queue)))?;
+        tulle_net::thread::start("access-log".into(), Box::new(move || write(&queue, out)))?;
         Ok(Self {
             lines,
+            room: LineRoom::new(QUEUE_BYTES),
             dropped: Arc::default(),
             taps: Arc::default(),
             export: Arc::default(),
@@ -129,7 +144,10 @@ impl AccessLog {
     }
 
     /// Hands lines to the exporter for a collector until it drops the receiver.
-    pub(crate) fn export(&self, totals: &Arc<ExportTotals>) -> tokio::sync::mpsc::Receiver<Bytes> {
+    pub(crate) fn export(
+        &self,
+        totals: &Arc<ExportTotals>,
+    ) -> tokio::sync::mpsc::Receiver<Exported> {
         self.export.start(totals)
     }
 
@@ -164,7 +182,8 @@ impl AccessLog {
         if let Some(format) = format {
             line = log_rules::line(format, entry);
         }
-        if self.lines.try_send(line).is_err() {
+        let place = self.room.take(line.capacity());
+        if place.is_none_or(|place| self.lines.try_send((line, place)).is_err()) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -205,22 +224,32 @@ impl AccessLog {
         self.log(&entry(None, "TCP", line, ended, labels), ended, lines);
     }
 
+    #[cfg(test)]
+    pub(super) fn room(&self) -> &Arc<LineRoom> {
+        &self.room
+    }
+
     /// Lines dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-fn write(queue: &Receiver<String>) {
-    let mut out = std::io::BufWriter::new(std::io::stdout());
+fn write(queue: &Receiver<Waiting>, out: impl Write) {
+    let mut out = std::io::BufWriter::new(out);
     while let Ok(line) = queue.recv() {
-        // A full disk or closed pipe must not hurt traffic: the line is lost, nothing else.
-        let _ = out.write_all(line.as_bytes());
+        write_line(&mut out, line);
         while let Ok(line) = queue.try_recv() {
-            let _ = out.write_all(line.as_bytes());
+            write_line(&mut out, line);
         }
         let _ = out.flush();
     }
+}
+
+/// Writes a line. Its place is free then.
+fn write_line(out: &mut impl Write, (line, _place): Waiting) {
+    // A full disk or closed pipe must not hurt traffic: the line is lost, nothing else.
+    let _ = out.write_all(line.as_bytes());
 }
 
 /// Facts about a request that the access log needs after its bytes have moved on.

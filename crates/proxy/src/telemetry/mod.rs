@@ -5,6 +5,7 @@
 pub mod access_log;
 pub(crate) mod export_totals;
 pub(crate) mod grpc_status;
+mod line_room;
 pub(crate) mod log_export;
 pub(crate) mod log_rules;
 pub mod logging;

@@ -3,6 +3,7 @@
 //! Bounded: a few watchers, with a queue for each. A watcher misses lines that it does not read in
 //! time. While nobody watches it costs the look at one flag.
 
+use crate::telemetry::line_room::{LinePlace, LineRoom};
 use hyper::body::{Body, Bytes, Frame};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,6 +18,8 @@ use tokio::time::{Sleep, sleep};
 pub const WATCHERS: usize = 4;
 /// Lines that wait for one watcher.
 const QUEUE: usize = 256;
+/// Bytes of these lines.
+const QUEUE_BYTES: usize = 1024 * 1024;
 /// A watch ends by itself, before its connection would be cut; a watcher that wants more asks
 /// again.
 const LIFETIME: Duration = Duration::from_secs(50);
@@ -25,7 +28,13 @@ const LIFETIME: Duration = Duration::from_secs(50);
 #[derive(Debug, Default)]
 pub struct Taps {
     watched: AtomicBool,
-    watchers: Mutex<Vec<Sender<Bytes>>>,
+    watchers: Mutex<Vec<Watcher>>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    lines: Sender<(Bytes, LinePlace)>,
+    room: Arc<LineRoom>,
 }
 
 impl Taps {
@@ -45,12 +54,15 @@ impl Taps {
     /// Adds a watcher; `None` if there are too many.
     pub fn lines(self: &Arc<Self>) -> Option<Lines> {
         let mut watchers = self.watchers();
-        watchers.retain(|w| !w.is_closed());
+        watchers.retain(|w| !w.lines.is_closed());
         if watchers.len() >= WATCHERS {
             return None;
         }
         let (sender, lines) = channel(QUEUE);
-        watchers.push(sender);
+        watchers.push(Watcher {
+            lines: sender,
+            room: LineRoom::new(QUEUE_BYTES),
+        });
         self.watched.store(true, Ordering::Relaxed);
         Some(Lines {
             taps: self.clone(),
@@ -63,11 +75,13 @@ impl Taps {
         let line = Bytes::copy_from_slice(line.as_bytes());
         for watcher in self.watchers().iter() {
             // A watcher that does not keep up misses the line.
-            let _ = watcher.try_send(line.clone());
+            if let Some(place) = watcher.room.take(line.len()) {
+                let _ = watcher.lines.try_send((line.clone(), place));
+            }
         }
     }
 
-    fn watchers(&self) -> MutexGuard<'_, Vec<Sender<Bytes>>> {
+    fn watchers(&self) -> MutexGuard<'_, Vec<Watcher>> {
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,13 +89,13 @@ impl Taps {
 /// Lines for one watcher.
 pub struct Lines {
     taps: Arc<Taps>,
-    lines: Receiver<Bytes>,
+    lines: Receiver<(Bytes, LinePlace)>,
 }
 
 impl Lines {
     /// The next one, with its line feed.
     pub async fn next(&mut self) -> Option<Bytes> {
-        self.lines.recv().await
+        self.lines.recv().await.map(|(line, _)| line)
     }
 }
 
@@ -103,7 +117,7 @@ impl Body for Tap {
             return Poll::Ready(None);
         }
         let line = self.lines.lines.poll_recv(context);
-        line.map(|line| line.map(|line| Ok(Frame::data(line))))
+        line.map(|line| line.map(|(line, _)| Ok(Frame::data(line))))
     }
 }
 
@@ -111,7 +125,7 @@ impl Drop for Lines {
     fn drop(&mut self) {
         self.lines.close();
         let mut watchers = self.taps.watchers();
-        watchers.retain(|w| !w.is_closed());
+        watchers.retain(|w| !w.lines.is_closed());
         let watched = !watchers.is_empty();
         self.taps.watched.store(watched, Ordering::Relaxed);
     }
@@ -133,9 +147,13 @@ mod tests {
         }
         let first = &mut watching[0];
         for _ in 0..QUEUE {
-            assert_eq!(first.lines.lines.try_recv().unwrap(), "line\n");
+            assert_eq!(first.lines.lines.try_recv().unwrap().0, "line\n");
         }
         assert!(first.lines.lines.try_recv().is_err());
+        // Long ones are missed sooner.
+        let long = "x".repeat(QUEUE_BYTES / 8);
+        (0..10).for_each(|_| taps.show(&long));
+        assert_eq!(watching[0].lines.lines.len(), 8);
         watching.clear();
         assert!(!taps.are_watched());
     }

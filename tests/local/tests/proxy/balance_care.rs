@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tests_local::{Client, Fleet, Gate, Message, Pair, Server, eventually, get, number, ok, pause};
+use tests_local::{
+    Client, Fleet, Gate, Http2Client, Message, Pair, Server, eventually, get, number, ok, pause,
+    request,
+};
 
 fn fail(number: usize) -> Vec<u8> {
     format!("HTTP/1.1 500 Broken\r\nContent-Length: 1\r\n\r\n{number}").into_bytes()
@@ -188,6 +191,53 @@ fn who_waits_longer_than_the_request_timeout_is_refused() {
     // It got the first one's place, or waited for it too long.
     assert!(matches!(responses[1].status(), 503 | 504));
     busy.gate.open();
+}
+
+/// Tests that a request whose client leaves the queue makes room for others, and is never sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_waiting_gives_its_place_up() {
+    let busy = Arc::<Busy>::default();
+    let app = busy.app();
+    let pair = pair(
+        app.address(),
+        json!({ "limits": { "requests": 1, "pending": 1 } }),
+    );
+    let mut first = asks(pair.address);
+    eventually("it is there", || busy.waiting.load(Ordering::SeqCst) == 1);
+    let waiting = || pair.client.metric("tulle_requests_pending", &[]);
+    let left = |count| {
+        eventually("its place is free", || waiting() == 0.0);
+        let labels = ["response_code=\"499\"", "reporter=\"source\""];
+        pair.client
+            .await_metric("istio_requests_total", &labels, count);
+    };
+
+    let mut leaves = Client::connect(pair.address);
+    leaves.send(get("/left"));
+    eventually("it waits", || waiting() == 1.0);
+    rustix::net::sockopt::set_socket_linger(leaves.stream(), Some(Duration::ZERO)).unwrap();
+    drop(leaves);
+    left(1.0);
+
+    let client = Http2Client::connect(pair.address).await;
+    let (_response, mut send) = client.open(request("GET", "/left"), true).await.unwrap();
+    eventually("the stream waits", || waiting() == 1.0);
+    send.send_reset(h2::Reason::CANCEL);
+    left(2.0);
+
+    assert_eq!(
+        busy.waiting.load(Ordering::SeqCst),
+        1,
+        "the first one is still there"
+    );
+    let mut next = asks(pair.address);
+    eventually("another one waits", || waiting() == 1.0);
+    busy.gate.open();
+    assert_eq!(first.response("GET").status(), 200);
+    assert_eq!(next.response("GET").status(), 200);
+    let received = app.received_text();
+    assert!(!received.contains("/left"), "{received}");
+    assert_eq!(pair.client.metric("tulle_requests_limited_total", &[]), 0.0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::manifest::{
     CorsFilter, ExternalAuthSpec, HeaderModifier, HeaderValue, HttpFilterSpec, JwtSpec, Manifest,
     PathModifier, RequestLimit, RequestMirror, RouteFilter, parse_percent,
 };
-use crate::resource::is_protected_header;
+use crate::resource::{MOST_AUTH_BODY, is_protected_header};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -421,7 +421,8 @@ pub(super) fn external_auth(at: &Path, auth: &ExternalAuthSpec, report: &mut Rep
             token(&at.key(field).index(i), name, report);
         }
     }
-    range(&at.key("bodyBytes"), auth.body_bytes, 0, 1 << 20, report);
+    let body = at.key("bodyBytes");
+    range(&body, auth.body_bytes, 0, MOST_AUTH_BODY, report);
 }
 
 pub(super) fn jwt(at: &Path, jwt: &JwtSpec, report: &mut Report) {

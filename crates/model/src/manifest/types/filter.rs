@@ -336,7 +336,7 @@ pub struct ExternalAuthSpec {
     pub client_headers: Vec<String>,
     /// Bytes of the body that the server receives.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(range(max = 1 << 20)))]
+    #[cfg_attr(feature = "schema", schemars(range(max = crate::resource::MOST_AUTH_BODY)))]
     pub body_bytes: u32,
 }
 

@@ -98,15 +98,17 @@ impl PortLimits {
         })
     }
 
-    /// Waits for a place, in order, for at most so long.
+    /// Waits for a place, in order, for at most so long, and until the client has `gone`.
     ///
     /// # Errors
-    /// Too many wait already, or it takes too long. `what` is the port, for the operator.
+    /// Too many wait already, it takes too long, or nobody waits for the answer any more. `what` is the port, for the
+    /// operator.
     pub async fn wait(
         &self,
         kind: StreamKind,
         most: Option<Duration>,
         what: &str,
+        gone: impl Future<Output = Failure>,
     ) -> Result<LimitPermits, Failure> {
         let rule = &self.rule;
         let failed = |text: String| {
@@ -129,9 +131,17 @@ impl PortLimits {
                 _request: take(requests).await,
             }
         };
-        let places = match most {
-            None => Some(places.await),
-            Some(most) => tokio::time::timeout(most, places).await.ok(),
+        let places = async {
+            match most {
+                None => Some(places.await),
+                Some(most) => tokio::time::timeout(most, places).await.ok(),
+            }
+        };
+        let places = tokio::select! {
+            // A place that is free now goes to somebody who is still there.
+            biased;
+            failure = gone => return Err(failure),
+            places = places => places,
         };
         drop(waiting);
         places.ok_or_else(|| {
@@ -176,6 +186,7 @@ async fn take(all: Option<&Arc<Semaphore>>) -> Option<OwnedSemaphorePermit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::{pending, ready};
 
     fn limits(change: impl FnOnce(&mut ConnectionLimits)) -> Arc<PortLimits> {
         let mut rule = ConnectionLimits::default();
@@ -187,7 +198,10 @@ mod tests {
     async fn who_waits_longest_is_next_and_the_queue_is_bounded() {
         let limits = limits(|r| (r.requests, r.pending) = (1, 2));
         let first = limits.at_once(StreamKind::Http).unwrap();
-        let wait = || limits.wait(StreamKind::Http, Some(Duration::from_secs(20)), "a:1");
+        let wait = || {
+            let most = Some(Duration::from_secs(20));
+            limits.wait(StreamKind::Http, most, "a:1", pending())
+        };
         let (second, third) = (wait(), wait());
         tokio::pin!(second, third);
         assert!(
@@ -222,11 +236,24 @@ mod tests {
     async fn who_waits_too_long_is_refused_and_leaves_no_trace() {
         let limits = limits(|r| (r.connections, r.pending) = (1, 1));
         let held = limits.at_once(StreamKind::Tcp).unwrap();
-        let wait = limits.wait(StreamKind::Http, Some(Duration::from_millis(1)), "a:1");
+        let most = Some(Duration::from_millis(1));
+        let wait = limits.wait(StreamKind::Http, most, "a:1", pending());
         assert_eq!(wait.await.unwrap_err().reason, Reason::Overload);
         drop(held);
         assert!(limits.at_once(StreamKind::Http).is_some());
         assert_eq!(limits.pending(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_has_gone_gives_its_place_in_the_queue_up() {
+        let limits = limits(|r| (r.requests, r.pending) = (1, 1));
+        let held = limits.at_once(StreamKind::Http).unwrap();
+        let gone = ready(Failure::new(Reason::ClientClosed, "gone"));
+        let wait = limits.wait(StreamKind::Http, None, "a:1", gone);
+        assert_eq!(wait.await.unwrap_err().reason, Reason::ClientClosed);
+        assert_eq!((limits.pending(), limits.refused()), (0, 0));
+        drop(held);
+        assert!(limits.at_once(StreamKind::Http).is_some());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) fn request(
     )
     .into_bytes();
     out.push(0);
-    // A head and 64 KiB of a body are far below 4 GiB.
+    // A head and 1 MiB of a body are far below 4 GiB.
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(&message);

@@ -12,13 +12,11 @@ use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use std::net::IpAddr;
 use std::time::Duration;
 use tulle_http1::{Method, is_field_name, write_line};
-use tulle_model::resource::{self, is_protected_header};
+use tulle_model::resource::{self, MOST_AUTH_BODY, is_protected_header};
 use tulle_transport::StreamKind;
 
 /// Timeout of a filter that names none.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most body bytes that are sent to the service.
-const MAX_BODY: u32 = 64 * 1024;
 
 /// The service to ask, and the parts of the request it gets.
 pub struct ExternalAuth {
@@ -101,8 +99,8 @@ impl ExternalAuth {
         if !prefix.is_empty() && !is_path {
             return Err(named(format!("pathPrefix {prefix:?} is no path")));
         }
-        if filter.body_bytes > MAX_BODY {
-            return Err(named(format!("bodyBytes is at most {MAX_BODY}")));
+        if filter.body_bytes > MOST_AUTH_BODY {
+            return Err(named(format!("bodyBytes is at most {MOST_AUTH_BODY}")));
         }
         Ok(Self {
             name: filter.name.clone(),
@@ -329,4 +327,41 @@ fn content(draft: &Draft<'_>, limit: usize) -> Vec<u8> {
     let mut content = draft.content();
     content.truncate(limit);
     content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tulle_model::manifest::{self, Object};
+
+    /// The filter of a manifest with this `bodyBytes`; an error if the manifest is refused.
+    fn filter(body_bytes: u32) -> Result<resource::ExternalAuth, String> {
+        let text = format!(
+            "apiVersion: tulle.dev/v1alpha1\nkind: Authentication\nmetadata: {{name: a}}\nspec:\n  \
+             targetRefs: [{{kind: Service, name: a}}]\n  externalAuth:\n    \
+             backendRef: {{name: b, port: 80}}\n    bodyBytes: {body_bytes}\n"
+        );
+        let mut objects = manifest::parse("a.yaml", &text).map_err(|e| format!("{e:?}"))?;
+        match objects.remove(0).object {
+            Object::Authentication(object) => {
+                let auth = object.spec.external_auth.ok_or("no externalAuth")?;
+                Ok(auth.filter("a".into()))
+            }
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn bodies_that_a_manifest_may_name_are_accepted_by_proxies() {
+        let largest = filter(MOST_AUTH_BODY).unwrap();
+        let compiled = ExternalAuth::compile(&largest).unwrap();
+        assert_eq!(compiled.body_bytes, 1 << 20);
+        let refused = filter(MOST_AUTH_BODY + 1).unwrap_err();
+        assert!(refused.contains("bodyBytes"), "{refused}");
+        let more = resource::ExternalAuth {
+            body_bytes: MOST_AUTH_BODY + 1,
+            ..largest
+        };
+        assert!(ExternalAuth::compile(&more).is_err());
+    }
 }

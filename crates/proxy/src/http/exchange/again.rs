@@ -130,6 +130,10 @@ impl Conversation<'_> {
                 }
                 (lease, end)
             }
+            // The client has left the queue for a place.
+            Err(failure) if failure.reason == Reason::ClientClosed => {
+                return Some(self.cut(exchange, 499, &failure));
+            }
             Err(failure) => {
                 if self.may_try_again(exchange, Cause::Connect) {
                     return self.before_next_try(exchange).await;
@@ -251,13 +255,8 @@ impl Conversation<'_> {
             Some(pause) if !pause.is_zero() => self.pause(pause).await,
             _ => Ok(()),
         };
-        match waited {
-            Ok(()) => None,
-            Err(error) => {
-                let failure = Failure::new(Reason::ClientClosed, error.to_string());
-                Some(self.cut(exchange, 499, &failure))
-            }
-        }
+        let failure = waited.err()?;
+        Some(self.cut(exchange, 499, &failure))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs the filters of a route on a request, between the decision and forwarding.
 
+use super::departure::departure;
 use super::{After, Conversation, Exchange, Next};
 #[cfg(feature = "plugins")]
 use crate::config::route::Backend;
@@ -22,6 +23,7 @@ use crate::telemetry::reason::{Failure, Reason};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 #[cfg(feature = "plugins")]
 use std::sync::Arc;
 use std::task::Poll;
@@ -97,8 +99,8 @@ impl Conversation<'_> {
             match filtered {
                 Ok(None) => return None,
                 Ok(Some(Effect::Delay(time))) => {
-                    if let Err(error) = self.pause(time).await {
-                        filtered = Err(Failure::new(Reason::ClientClosed, error.to_string()));
+                    if let Err(failure) = self.pause(time).await {
+                        filtered = Err(failure);
                         continue;
                     }
                 }
@@ -293,25 +295,15 @@ impl Conversation<'_> {
     }
 
     /// Waits, unless the client goes away meanwhile.
-    pub(super) async fn pause(&mut self, time: Duration) -> io::Result<()> {
+    pub(super) async fn pause(&mut self, time: Duration) -> Result<(), Failure> {
         self.deadline.arm(time);
-        let mut ended = false;
-        poll_fn(|cx| {
-            if let Poll::Ready(error) = self.down.poll_reset(cx) {
-                return Poll::Ready(Err(error));
-            }
-            // At most one buffer is read ahead. A client may half-close and still wait.
-            if !ended && self.received.is_empty() {
-                match self.down.poll_read(cx, &mut self.received) {
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Ok(0)) => ended = true,
-                    Poll::Ready(Ok(_)) | Poll::Pending => {}
-                }
-            }
-            match self.deadline.poll_expired(cx) {
+        let mut gone = pin!(departure(&mut self.down, &mut self.received));
+        poll_fn(|cx| match gone.as_mut().poll(cx) {
+            Poll::Ready(failure) => Poll::Ready(Err(failure)),
+            Poll::Pending => match self.deadline.poll_expired(cx) {
                 true => Poll::Ready(Ok(())),
                 false => Poll::Pending,
-            }
+            },
         })
         .await
     }

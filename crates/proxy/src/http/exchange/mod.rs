@@ -1,11 +1,12 @@
 //! The life of an HTTP/1.1 connection: read a head, decide, lease an upstream, relay, count.
 //!
-//! The order of the functions is the order of a request's phases. Of these `again`, `begin`,
+//! The order of the functions is the order of a request's phases. Of these `again`, `begin`, `departure`,
 //! `filters`, `refuse` and `tunnel` have files of their own. The bytes of a message are forwarded
 //! unchanged except for the edits of its head (`tulle-http1`).
 
 mod again;
 mod begin;
+mod departure;
 mod filters;
 mod http2;
 mod outgoing;
@@ -26,6 +27,7 @@ use crate::upstream::link::Link;
 use crate::upstream::{Lease, Upstream};
 use crate::worker::{Worker, WorkerConfig};
 use again::{REPLAYS, Tries};
+use departure::departure;
 use http2::CameAs;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -304,7 +306,7 @@ impl Conversation<'_> {
     }
 
     /// Leases an upstream. The error says what has to be waited for first.
-    fn lease<'a>(&'a self, exchange: &'a Exchange) -> Result<Leased, Wait<'a>> {
+    fn lease<'a>(&'a mut self, exchange: &'a Exchange) -> Result<Leased, Wait<'a>> {
         let worker = self.worker;
         let (decision, tries) = (&exchange.decision, &exchange.tries);
         let kind = exchange.asked.came_as.kind;
@@ -332,12 +334,17 @@ impl Conversation<'_> {
                 let (hint, wait_ms) = (&decision.hint, decision.timeout_ms);
                 if let Some(failed) = &tries.failed {
                     let avoid = Some(failed.key.address);
-                    let lease = port.lease(worker, kind, hint, avoid, wait_ms);
+                    let gone = departure(&mut self.down, &mut self.received);
+                    let lease = port.lease_for(worker, kind, hint, avoid, wait_ms, gone);
                     return Err(Box::pin(lease));
                 }
                 match port.at_once(worker, kind, hint) {
                     Ok(Ok(lease)) => Ok(Ok(lease)),
-                    Ok(Err(begun)) => Err(Box::pin(port.later(worker, kind, hint, wait_ms, begun))),
+                    Ok(Err(begun)) => {
+                        let gone = departure(&mut self.down, &mut self.received);
+                        let lease = port.later(worker, kind, hint, wait_ms, begun, gone);
+                        Err(Box::pin(lease))
+                    }
                     Err(failure) => Ok(Err(failure)),
                 }
             }

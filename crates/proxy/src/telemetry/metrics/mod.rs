@@ -14,10 +14,9 @@ pub use internals::Internals;
 #[cfg(feature = "plugins")]
 pub(crate) use internals::{add_plugin, add_plugin_count};
 pub(crate) use labels::ServiceName;
-pub use series::{BUCKETS_MS, Histogram, Labels, Reporter, RequestSeries, Sizes};
+pub use series::{BUCKETS_MS, Histogram, Labels, Reporter, RequestSeries, Sizes, StatusGroup};
 pub use text::TrafficText;
 
-use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::Reason;
 use internals::add_audit;
 use std::cell::{Cell, RefCell};
@@ -47,9 +46,9 @@ pub struct Metrics {
 #[derive(Default)]
 pub struct WorkerReport {
     /// Requests by their answers.
-    pub requests: HashMap<Labels, Vec<(ResponseStatus, Reason, Histogram)>>,
+    pub requests: HashMap<Labels, Vec<(StatusGroup, Reason, Histogram)>>,
     /// Sizes of the same, where they are counted.
-    pub sizes: HashMap<Labels, Vec<(ResponseStatus, Reason, Sizes)>>,
+    pub sizes: HashMap<Labels, Vec<(StatusGroup, Reason, Sizes)>>,
     /// TCP connections opened and closed, bytes sent and received.
     pub tcp: HashMap<Labels, [u64; 4]>,
     /// About the proxy itself.
@@ -159,7 +158,7 @@ impl WorkerReport {
 }
 
 /// Numbers by labels and answer.
-type ByAnswer<T> = HashMap<Labels, Vec<(ResponseStatus, Reason, T)>>;
+type ByAnswer<T> = HashMap<Labels, Vec<(StatusGroup, Reason, T)>>;
 
 /// Adds the numbers of another worker.
 fn merge<T>(mine: &mut ByAnswer<T>, other: ByAnswer<T>, add: impl Fn(&mut T, &T)) {

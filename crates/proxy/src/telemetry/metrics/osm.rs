@@ -3,9 +3,8 @@
 //! OSM counts at the client's side and tells neither services nor causes apart.
 
 use super::labels::{Peer, UNKNOWN};
-use super::series::{BUCKETS_MS, Histogram, Labels, Reporter};
+use super::series::{BUCKETS_MS, Histogram, Labels, Reporter, StatusGroup};
 use super::text::{header, write_histogram};
-use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::Reason;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,20 +12,20 @@ use std::fmt::Write;
 /// Requests of one workload to another.
 #[derive(Default)]
 struct Hop {
-    by_code: BTreeMap<u16, u64>,
+    by_code: BTreeMap<String, u64>,
     durations: Histogram,
 }
 
 /// Writes all of it.
 pub(super) fn write<'a>(
-    requests: impl Iterator<Item = (&'a Labels, &'a Vec<(ResponseStatus, Reason, Histogram)>)>,
+    requests: impl Iterator<Item = (&'a Labels, &'a Vec<(StatusGroup, Reason, Histogram)>)>,
     out: &mut String,
 ) {
     let mut hops: BTreeMap<String, Hop> = BTreeMap::new();
     for (labels, outcomes) in requests.filter(|(l, _)| l.reporter == Reporter::Source && !l.tcp) {
         let hop = hops.entry(text(labels)).or_default();
-        for (answer, _, histogram) in outcomes.iter().filter(|(answer, ..)| answer.status > 0) {
-            *hop.by_code.entry(answer.status).or_default() += histogram.count;
+        for (answer, _, histogram) in outcomes.iter().filter(|(answer, ..)| answer.is_response()) {
+            *hop.by_code.entry(answer.to_string()).or_default() += histogram.count;
             hop.durations.merge(histogram);
         }
     }

@@ -3,12 +3,17 @@
 use crate::telemetry::grpc_status::ResponseStatus;
 use crate::telemetry::reason::Reason;
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use tulle_model::identity::SpiffeId;
 use tulle_model::resource::Workload;
 pub use tulle_model::samples::BUCKETS_MS;
+
+/// Outcomes of a series that are told apart by their status; further ones are counted by its class. A status is chosen by
+/// the application, or by whoever may say to it what to answer.
+pub(super) const MAX_OUTCOMES: usize = 64;
 
 /// The proxy that reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,11 +57,78 @@ pub struct RequestSeries {
 }
 
 pub(super) struct Outcome {
-    pub(super) answer: ResponseStatus,
+    pub(super) answer: StatusGroup,
     pub(super) reason: Reason,
     pub(super) histogram: Histogram,
     /// `None`: sizes are not counted.
     pub(super) sizes: Option<Box<Sizes>>,
+}
+
+/// Answers that are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusGroup {
+    /// Those with this status.
+    Status(ResponseStatus),
+    /// Those of a class, of the status that stands for that of a gRPC call, too: 1 for 1xx, 6 for all from 600 on.
+    Class {
+        /// Its first digit.
+        digit: u16,
+        /// Whether they are answers to calls of gRPC.
+        grpc: bool,
+    },
+}
+
+impl StatusGroup {
+    /// The class of an answer. A TCP connection has none: its outcomes are as few as reasons.
+    fn class(answer: ResponseStatus) -> Self {
+        match answer.status {
+            0 => Self::Status(answer),
+            _ => Self::Class {
+                digit: (answer.as_http() / 100).min(6),
+                grpc: answer.grpc.is_some(),
+            },
+        }
+    }
+
+    /// Whether requests were answered, and not a TCP connection ended.
+    pub fn is_response(self) -> bool {
+        !matches!(self, Self::Status(ResponseStatus { status: 0, .. }))
+    }
+
+    /// Whether calls of gRPC were answered.
+    pub fn is_grpc(self) -> bool {
+        match self {
+            Self::Status(answer) => answer.grpc.is_some(),
+            Self::Class { grpc, .. } => grpc,
+        }
+    }
+
+    /// The status of the calls of gRPC, if it is told.
+    pub fn grpc_status(self) -> Option<u8> {
+        match self {
+            Self::Status(answer) => answer.grpc,
+            Self::Class { .. } => None,
+        }
+    }
+
+    /// The first digit of HTTP's status for the same result.
+    pub fn first_digit(self) -> u16 {
+        match self {
+            Self::Status(answer) => answer.as_http() / 100,
+            Self::Class { digit, .. } => digit,
+        }
+    }
+}
+
+/// The label `response_code`.
+impl fmt::Display for StatusGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(answer) => answer.status.fmt(f),
+            Self::Class { digit: 6.., .. } => f.write_str("other"),
+            Self::Class { digit, .. } => write!(f, "{digit}xx"),
+        }
+    }
 }
 
 /// How long requests took.
@@ -153,17 +225,23 @@ impl RequestSeries {
     ) {
         let ms = now.duration_since(started).as_secs_f64() * 1000.0;
         self.touched.set(now);
-        let mut outcomes = self.outcomes.borrow_mut();
+        let outcomes = &mut *self.outcomes.borrow_mut();
         // A handful of outcomes per series: a scan is faster than hashing.
-        let known = outcomes
-            .iter_mut()
-            .find(|o| o.answer == answer && o.reason == reason);
-        match known {
+        let exact = StatusGroup::Status(answer);
+        let known =
+            |answer: StatusGroup| move |o: &Outcome| o.answer == answer && o.reason == reason;
+        let mut place = outcomes.iter().position(known(exact));
+        let mut counted = exact;
+        if place.is_none() && outcomes.len() >= MAX_OUTCOMES {
+            counted = StatusGroup::class(answer);
+            place = outcomes.iter().position(known(counted));
+        }
+        match place.and_then(|place| outcomes.get_mut(place)) {
             Some(outcome) => outcome.observe(ms, bytes),
             None => {
-                let sized = self.sized && answer.status > 0;
+                let sized = self.sized && counted.is_response();
                 let mut outcome = Outcome {
-                    answer,
+                    answer: counted,
                     reason,
                     histogram: Histogram::default(),
                     sizes: sized.then(Box::default),

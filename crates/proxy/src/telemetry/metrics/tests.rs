@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::telemetry::grpc_status::ResponseStatus;
 use std::collections::BTreeSet;
 use std::time::Instant;
 use tulle_model::identity::SpiffeId;
@@ -131,6 +132,51 @@ fn the_number_of_series_is_bounded() {
         metrics.series(Labels { source, ..labels() });
     }
     assert!(metrics.series.borrow().len() <= MAX_SERIES + 1);
+}
+
+#[test]
+fn statuses_beyond_a_number_are_counted_by_their_class() {
+    let (metrics, now) = (Metrics::default(), Instant::now());
+    let series = metrics.series(labels());
+    let mut asked = 0;
+    let mut answered = |answer: ResponseStatus, reason| {
+        series.request(answer, reason, (now, now), (1, 1));
+        asked += 1;
+    };
+    (200..1000).for_each(|status: u16| answered(status.into(), Reason::Ok));
+    // Those that have a place of their own keep it.
+    (200..210).for_each(|status: u16| answered(status.into(), Reason::Ok));
+    answered(403.into(), Reason::Denied);
+    for grpc in 0..17 {
+        answered(
+            ResponseStatus::to_call(200, Some(grpc), Reason::Ok),
+            Reason::Ok,
+        );
+    }
+    let shown = text(&metrics, FULL);
+    let lines = shown.lines();
+    let lines: Vec<_> = lines
+        .filter(|l| l.starts_with("istio_requests_total{"))
+        .collect();
+    let value = |line: &&str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    assert_eq!(lines.iter().map(value).sum::<u64>(), asked);
+    // 2xx to 5xx and others; 4xx that the proxy denied; 2xx and 5xx of gRPC.
+    assert_eq!(lines.len(), series::MAX_OUTCOMES + 5 + 1 + 2);
+    let find = |wanted: &[&str]| {
+        let mut found = lines
+            .iter()
+            .filter(|l| wanted.iter().all(|w| l.contains(w)));
+        found.next().map(value)
+    };
+    assert_eq!(find(&["\"200\""]), Some(2));
+    assert_eq!(find(&["\"2xx\"", "protocol=\"http\""]), Some(100 - 64));
+    assert_eq!(find(&["\"5xx\"", "protocol=\"http\""]), Some(100));
+    assert_eq!(find(&["\"other\""]), Some(400));
+    assert_eq!(find(&["\"4xx\"", "\"denied\""]), Some(1));
+    // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS are the server's failures.
+    assert_eq!(find(&["\"5xx\"", "protocol=\"grpc\""]), Some(6));
+    assert_eq!(find(&["\"2xx\"", "protocol=\"grpc\""]), Some(11));
+    assert!(!shown.contains("grpc_response_status"));
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use super::WorkerReport;
 use super::osm;
-use super::series::{BUCKETS_MS, Histogram, Labels};
-use crate::telemetry::grpc_status::ResponseStatus;
+use super::series::{BUCKETS_MS, Histogram, Labels, StatusGroup};
 use crate::telemetry::reason::Reason;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -190,7 +189,7 @@ impl TrafficText {
 
     fn failures(&self, name: &str, labels: &Labels, out: &mut String) {
         let outcomes = self.report.requests.get(labels).into_iter().flatten();
-        for (_, reason, histogram) in outcomes.filter(|(answer, ..)| answer.status == 0) {
+        for (_, reason, histogram) in outcomes.filter(|(answer, ..)| !answer.is_response()) {
             let labels = self.labels(labels, if labels.tcp { "tcp" } else { "http" });
             let count = histogram.count;
             let _ = writeln!(out, "{name}{{{labels},reason=\"{reason}\"}} {count}");
@@ -211,14 +210,14 @@ impl TrafficText {
         text
     }
 
-    fn outcome(&self, labels: &Labels, answer: ResponseStatus, reason: Reason) -> String {
-        let mut text = self.labels(labels, answer.grpc.map_or("http", |_| "grpc"));
-        let status = answer.status;
+    fn outcome(&self, labels: &Labels, answer: StatusGroup, reason: Reason) -> String {
+        let protocol = if answer.is_grpc() { "grpc" } else { "http" };
+        let mut text = self.labels(labels, protocol);
         let _ = write!(
             text,
-            ",response_code=\"{status}\",response_flags=\"{reason}\""
+            ",response_code=\"{answer}\",response_flags=\"{reason}\""
         );
-        if let Some(status) = answer.grpc {
+        if let Some(status) = answer.grpc_status() {
             let _ = write!(text, ",grpc_response_status=\"{status}\"");
         }
         text
@@ -227,12 +226,12 @@ impl TrafficText {
 
 /// The outcomes of requests that were answered.
 fn answered<'a, T>(
-    all: &'a HashMap<Labels, Vec<(ResponseStatus, Reason, T)>>,
+    all: &'a HashMap<Labels, Vec<(StatusGroup, Reason, T)>>,
     labels: &Labels,
-) -> impl Iterator<Item = &'a (ResponseStatus, Reason, T)> {
+) -> impl Iterator<Item = &'a (StatusGroup, Reason, T)> {
     let http = !labels.tcp;
     let outcomes = all.get(labels).into_iter().flatten();
-    outcomes.filter(move |(answer, ..)| http && answer.status > 0)
+    outcomes.filter(move |(answer, ..)| http && answer.is_response())
 }
 
 pub(super) fn header(out: &mut String, name: &str, kind: &str, help: &str) {
