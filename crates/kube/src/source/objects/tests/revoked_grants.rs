@@ -125,5 +125,6 @@ fn a_refused_route_is_taken_by_no_parent_that_would_not_take_it_now() {
     let service: Service =
         serde_json::from_value(json!({ "spec": { "ports": [{ "port": 80 }] } })).unwrap();
     world.state.service(named("web.shop"), &service);
-    assert_eq!(put(&world.edits()), ["+HTTPRoute/r.shop"]);
+    // The valid form has ended with its parent.
+    assert!(put(&world.edits()).is_empty());
 }
