@@ -309,11 +309,14 @@ impl ScriptEngine {
     pub fn end(&self, call: CallId) -> Option<Subject> {
         let ended = self.calls.end(call)?;
         if ended.has_context {
+            let meter = self.sandbox.meter();
+            meter.start(self.limits.cpu);
             self.sandbox.context().with(|ctx| {
                 let drop_call = self.drop_call.clone().restore(&ctx);
                 // It deletes from a map, which cannot fail.
                 let _ = drop_call.and_then(|drop_call| drop_call.call::<_, ()>((call.0,)));
             });
+            meter.stop();
         }
         Some(ended.subject)
     }

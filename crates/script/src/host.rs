@@ -459,11 +459,18 @@ fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
                       fields: Vec<Vec<String>>,
                       body: TypedArray<'_, u8>,
                       ms: f64| {
+        let body = bytes(&ctx, &body)?;
+        if body.len() > BODY {
+            return Err(Exception::throw_range(
+                &ctx,
+                "the body of a request has at most 1 MiB",
+            ));
+        }
         let kind = WishKind::Fetch {
             target,
             method,
             fields: all_checked(&ctx, fields)?,
-            body: bytes(&ctx, &body)?,
+            body,
             timeout: wait(ms.max(1.0)),
         };
         wish(&ctx, &of, kind)

@@ -8,6 +8,11 @@ const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, getOwnPropertyDescriptor, freeze } = Object;
 const { isArray } = Array;
 const [TooMany, Wrong, text, number] = [RangeError, TypeError, String, Number];
+// A plugin may put functions of its own into the prototype of maps.
+const { get, set, delete: erase } = Map.prototype;
+const mapGet = (map, key) => apply(get, map, [key]);
+const mapSet = (map, key, value) => apply(set, map, [key, value]);
+const mapDelete = (map, key) => apply(erase, map, [key]);
 
 function bounded(owner, name, fits) {
   const before = getOwnPropertyDescriptor(owner, name);
@@ -342,10 +347,10 @@ export default function install(host, config) {
 
   // Wishes that are open, by their number.
   const open = new Map();
-  const promised = (wish) => new Promise((resolve, reject) => open.set(wish, { resolve, reject }));
+  const promised = (wish) => new Promise((resolve, reject) => mapSet(open, wish, { resolve, reject }));
   const settle = (wish, failed, status, fields, body) => {
-    const waits = open.get(wish);
-    open.delete(wish);
+    const waits = mapGet(open, wish);
+    mapDelete(open, wish);
     if (failed !== undefined && failed !== null) waits?.reject(new Error(failed));
     else waits?.resolve(status ? new Fetched(status, fields, new Uint8Array(body)) : undefined);
   };
@@ -361,17 +366,17 @@ export default function install(host, config) {
   // What is kept between requests, the oldest given up first.
   const kept = new Map();
   const fresh = (key) => {
-    const entry = kept.get(key);
+    const entry = mapGet(kept, key);
     if (entry && entry.until <= host.now()) {
-      kept.delete(key);
+      mapDelete(kept, key);
       return undefined;
     }
     return entry;
   };
   const keep = (key, value, ttl, until) => {
-    kept.delete(key);
-    kept.set(key, { value, until: until ?? (ttl === undefined ? Infinity : host.now() + number(ttl) * 1000) });
-    if (kept.size > 1024) kept.delete(kept.keys().next().value);
+    mapDelete(kept, key);
+    mapSet(kept, key, { value, until: until ?? (ttl === undefined ? Infinity : host.now() + number(ttl) * 1000) });
+    if (kept.size > 1024) mapDelete(kept, kept.keys().next().value);
     return value;
   };
   const store = freeze({
@@ -381,7 +386,7 @@ export default function install(host, config) {
       const entry = fresh(text(key));
       return keep(text(key), number(entry?.value ?? 0) + number(count), ttl, entry?.until);
     },
-    delete: (key) => kept.delete(text(key)),
+    delete: (key) => mapDelete(kept, text(key)),
   });
 
   const hashOf = (algorithm) => text(typeof algorithm === "string" ? algorithm : (algorithm?.hash?.name ?? algorithm?.hash ?? algorithm?.name));
@@ -482,8 +487,8 @@ export default function install(host, config) {
   };
   const newContext = (call) => new Context(call);
   const sameContext = (call) => {
-    let context = contexts.get(call);
-    if (context === undefined) contexts.set(call, (context = new Context(call)));
+    let context = mapGet(contexts, call);
+    if (context === undefined) mapSet(contexts, call, (context = new Context(call)));
     return context;
   };
   // Functions of hooks by what they are shown.
@@ -508,7 +513,7 @@ export default function install(host, config) {
     },
     settle,
     drop(call) {
-      contexts.delete(call);
+      mapDelete(contexts, call);
     },
   };
 }

@@ -138,3 +138,23 @@ fn no_function_of_the_language_takes_long() {
     assert!(long.is_empty(), "{long:#?}");
     assert!(function > 300, "{function}");
 }
+
+#[test]
+fn functions_of_maps_that_a_plugin_replaces_are_not_called_by_the_end_of_a_request() {
+    for name in ["get", "set", "delete"] {
+        let source = format!(
+            "Map.prototype.{name} = () => {{ for (;;); }}; export function onRequest() {{}} export function onResponse() {{}}"
+        );
+        let program = Program::read("replaced.js", &source).unwrap();
+        let engine = start(&program);
+        for _ in 0..2 {
+            let call = engine
+                .begin(Subject::new(Head::request("GET", "/", "a")))
+                .unwrap();
+            let turn = engine.run(call, Hook::Request);
+            assert!(matches!(turn, Turn::Done(None)), "{name}: {turn:?}");
+            engine.respond(call, Head::response(200)).unwrap();
+            assert!(engine.end(call).is_some(), "{name}");
+        }
+    }
+}
