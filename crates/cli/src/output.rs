@@ -90,6 +90,15 @@ pub(crate) fn progress(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}", harmless(text));
 }
 
+/// Prints a line of progress over what the terminal has on its line by now.
+pub(crate) fn progress_over(text: &str) {
+    if is_progress_drawn() {
+        // As above.
+        let _ = write!(anstream::stderr().lock(), "\r\x1b[K");
+    }
+    progress(text);
+}
+
 /// Prints for programs; false if a table was asked for.
 pub(crate) fn structured<T: Serialize>(value: &T, format: Format) -> Result<bool> {
     match format {

@@ -283,14 +283,7 @@ fn interrupted(args: &Up) -> Result<()> {
 
 /// Says that the end has begun, over the `^C` that the terminal shows.
 pub(crate) fn stopping() {
-    let start = if output::is_progress_drawn() {
-        "\r\x1b[K"
-    } else {
-        ""
-    };
-    progress(&format!(
-        "{start}stopping: requests in flight may end; Ctrl-C again cuts them off"
-    ));
+    output::progress_over("stopping: requests in flight may end; Ctrl-C again cuts them off");
 }
 
 /// Follows the mesh to its end; at a second signal the janitor ends it at once.
