@@ -98,6 +98,25 @@ pub enum WishKind {
     },
 }
 
+impl WishKind {
+    /// Bytes that it holds until it is settled.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Timer(_) => 0,
+            Self::Fetch {
+                target,
+                method,
+                fields,
+                body,
+                timeout: _,
+            } => {
+                let fields = fields.iter().map(|(name, value)| name.len() + value.len());
+                target.len() + method.len() + body.len() + fields.sum::<usize>()
+            }
+        }
+    }
+}
+
 /// A call under way.
 #[derive(Default)]
 pub(crate) struct Call {
@@ -108,8 +127,8 @@ pub(crate) struct Call {
     pub(crate) has_context: bool,
     /// Wishes of this turn.
     pub(crate) wishes: Vec<Wish>,
-    /// Wishes that are not settled.
-    pub(crate) waiting: Vec<WishId>,
+    /// Wishes that are not settled, and their bytes.
+    pub(crate) waiting: Vec<(WishId, usize)>,
     /// The body that the next hook sees.
     pub(crate) body: Vec<u8>,
     /// The body that the last hook wants instead.
@@ -130,6 +149,8 @@ pub(crate) struct Call {
 #[derive(Default)]
 pub(crate) struct Calls {
     calls: RefCell<BTreeMap<u32, Box<Call>>>,
+    /// Bytes that wishes of all calls may have yet.
+    room: Cell<usize>,
     last: Cell<u32>,
     last_wish: Cell<u32>,
     /// The call whose turn it is.
@@ -139,6 +160,14 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
+    /// None yet. `room`: bytes that their wishes may have.
+    pub(crate) fn new(room: usize) -> Self {
+        Self {
+            room: Cell::new(room),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn begin(&self, subject: Subject, most: usize) -> Result<CallId, ScriptFailure> {
         let mut calls = self.calls.borrow_mut();
         if calls.len() >= most {
@@ -163,7 +192,23 @@ impl Calls {
     }
 
     pub(crate) fn end(&self, id: CallId) -> Option<Box<Call>> {
-        self.calls.borrow_mut().remove(&id.0)
+        let ended = self.calls.borrow_mut().remove(&id.0)?;
+        let bytes = ended.waiting.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        self.room.update(|room| room + bytes);
+        Some(ended)
+    }
+
+    /// Takes a wish away that is granted; false: the call did not wait for it.
+    pub(crate) fn granted(&self, call: CallId, wish: WishId) -> bool {
+        let taken = self.with(call.0, |call| {
+            let at = call.waiting.iter().position(|(other, _)| *other == wish)?;
+            Some(call.waiting.remove(at).1)
+        });
+        let Some(bytes) = taken.flatten() else {
+            return false;
+        };
+        self.room.update(|room| room + bytes);
+        true
     }
 
     /// Does something with a call; `None`: it has ended.
@@ -174,11 +219,19 @@ impl Calls {
     /// Notes a wish of the call whose turn it is.
     pub(crate) fn wish(&self, kind: WishKind, most: usize) -> Result<WishId, String> {
         let id = WishId(self.last_wish.get().wrapping_add(1));
+        let bytes = kind.bytes();
+        let room = self.room.get().checked_sub(bytes);
         let noted = self.with(self.current.get(), |call| {
             if call.waiting.len() >= most {
                 return Err(format!("a call may wait for {most} things at once"));
             }
-            call.waiting.push(id);
+            let Some(room) = room else {
+                return Err(
+                    "requests that are under way have as many bytes as limits.memory".into(),
+                );
+            };
+            self.room.set(room);
+            call.waiting.push((id, bytes));
             call.wishes.push(Wish { id, kind });
             Ok(id)
         });

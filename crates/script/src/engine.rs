@@ -2,9 +2,9 @@
 
 use crate::bounds::{Meter, ScriptLimits};
 use crate::call::{Call, CallId, Calls, ScriptAnswer, Subject, Wish, WishId};
-use crate::failure::{FailureCause, ScriptFailure};
+use crate::failure::{FailureCause, NO_ERROR, ScriptFailure};
 use crate::head::{Head, HeadEdit};
-use crate::host::{self, Console};
+use crate::host::{self, Bytes, Console};
 use crate::program::Program;
 use crate::sandbox::Sandbox;
 use rquickjs::context::intrinsic::{
@@ -134,13 +134,13 @@ impl ScriptEngine {
             Promise,
         );
         let sandbox = Sandbox::new::<Language>(limits.memory)?;
-        let (calls, meter) = (Rc::new(Calls::default()), sandbox.meter().clone());
-        meter.start(START);
+        let calls = Rc::new(Calls::new(limits.memory));
+        sandbox.start(START);
         let started = sandbox.context().with(|ctx| {
-            let started = begin(&ctx, program, config, &calls, console);
-            started.map_err(|error| told(&error, program, &meter))
+            let started = begin(&ctx, program, config, &calls, console, sandbox.meter());
+            started.map_err(|error| told(&error, program, sandbox.meter()))
         });
-        meter.stop();
+        sandbox.meter().stop();
         let ([returned, settle, drop_call], hooks) = started?;
         Ok(Self {
             calls,
@@ -283,12 +283,7 @@ impl ScriptEngine {
 
     /// Settles a wish of a call, which goes on.
     pub fn settle(&self, call: CallId, wish: WishId, result: Result<Fetched, String>) -> Turn {
-        let open = self.calls.with(call.0, |call| {
-            let open = call.waiting.len();
-            call.waiting.retain(|other| *other != wish);
-            call.waiting.len() < open
-        });
-        if open != Some(true) {
+        if !self.calls.granted(call, wish) {
             return Turn::Waits(Vec::new());
         }
         let (failed, fetched) = match result {
@@ -301,7 +296,7 @@ impl ScriptEngine {
             body,
         } = fetched;
         let fields: Vec<Vec<String>> = fields.into_iter().map(|(n, v)| vec![n, v]).collect();
-        let args = (wish.0, failed, status, fields, body);
+        let args = (wish.0, failed, status, fields, Bytes(body));
         self.turn(call, &self.settle, args, None)
     }
 
@@ -309,14 +304,13 @@ impl ScriptEngine {
     pub fn end(&self, call: CallId) -> Option<Subject> {
         let ended = self.calls.end(call)?;
         if ended.has_context {
-            let meter = self.sandbox.meter();
-            meter.start(self.limits.cpu);
+            self.sandbox.start(self.limits.cpu);
             self.sandbox.context().with(|ctx| {
                 let drop_call = self.drop_call.clone().restore(&ctx);
                 // It deletes from a map, which cannot fail.
                 let _ = drop_call.and_then(|drop_call| drop_call.call::<_, ()>((call.0,)));
             });
-            meter.stop();
+            self.sandbox.meter().stop();
         }
         Some(ended.subject)
     }
@@ -345,7 +339,7 @@ impl ScriptEngine {
             return Turn::Failed(ScriptFailure::thrown("the call has ended"));
         };
         self.calls.current.set(id.0);
-        meter.start(self.limits.cpu.saturating_sub(taken));
+        self.sandbox.start(self.limits.cpu.saturating_sub(taken));
         let done = self.sandbox.context().with(|ctx| {
             let ran = self.call(&ctx, id, function, args, hook);
             let ran = ran.catch(&ctx).map_err(|error| said(&error));
@@ -427,14 +421,15 @@ fn begin(
     config: &str,
     calls: &Rc<Calls>,
     console: Console,
+    meter: &Rc<Meter>,
 ) -> Result<Started, Failed> {
     let say = |e: rquickjs::Error| Failed::Said(said(&CaughtError::from_error(ctx, e)));
-    let host = host::functions(ctx, calls, console).map_err(say)?;
+    let host = host::functions(ctx, calls, console, meter).map_err(say)?;
     let config = ctx.json_parse(config).map_err(say)?;
-    let prelude = evaluate(ctx, "tulle", PRELUDE)?;
+    let prelude = evaluate(ctx, "tulle", PRELUDE, meter)?;
     let install: Function<'_> = prelude.get("default").map_err(say)?;
     let made: Object<'_> = install.call((host, config)).map_err(say)?;
-    let plugin = evaluate(ctx, &program.name, &program.source)?;
+    let plugin = evaluate(ctx, &program.name, &program.source, meter)?;
     let schema: Value<'_> = plugin.get("configSchema").map_err(say)?;
     if !schema.is_undefined() {
         let configured: Function<'_> = made.get("configured").map_err(say)?;
@@ -484,11 +479,16 @@ fn begin(
 }
 
 /// Evaluates a module; what it exports.
-fn evaluate<'js>(ctx: &Ctx<'js>, name: &str, source: &str) -> Result<Object<'js>, Failed> {
+fn evaluate<'js>(
+    ctx: &Ctx<'js>,
+    name: &str,
+    source: &str,
+    meter: &Meter,
+) -> Result<Object<'js>, Failed> {
     let say = |e: rquickjs::Error| Failed::Said(said(&CaughtError::from_error(ctx, e)));
     let module = Module::declare(ctx.clone(), name, source).map_err(say)?;
     let (module, promise) = module.eval().map_err(say)?;
-    while promise.result::<()>().is_none() && ctx.execute_pending_job() {}
+    while promise.result::<()>().is_none() && ctx.execute_pending_job() && !meter.is_up() {}
     match promise.result::<()>() {
         Some(result) => result.map_err(say)?,
         None => return Err(Failed::TopLevelAwait),
@@ -529,6 +529,9 @@ fn said(error: &CaughtError<'_>) -> String {
             }
         }
         CaughtError::Value(value) => {
+            if value.is_null() {
+                return NO_ERROR.to_owned();
+            }
             let text = value.as_string().and_then(|text| text.to_string().ok());
             text.unwrap_or_else(|| format!("{} was thrown", value.type_name()))
         }

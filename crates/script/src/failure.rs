@@ -27,7 +27,7 @@ pub struct ScriptFailure {
 /// The engine's error when a plugin has no more memory.
 const NO_MEMORY: &str = "out of memory";
 /// Thrown instead where there is no memory for that error.
-const NO_ERROR: &str = "null";
+pub(crate) const NO_ERROR: &str = "null";
 
 impl ScriptFailure {
     /// Something was thrown: by the plugin, or by the engine that has no more memory for it.

@@ -16,7 +16,12 @@ pub struct Head {
     /// Ends of name and value of each field in it; a removed field has none.
     fields: Vec<Field>,
     edits: Vec<HeadEdit>,
+    /// Bytes of all edits, and of what holds each.
+    edited: usize,
 }
+
+/// The most bytes of a head's edits.
+const EDITED: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy)]
 struct Field {
@@ -114,6 +119,16 @@ impl Head {
     /// Returns the changes since the last time.
     pub fn take_edits(&mut self) -> Vec<HeadEdit> {
         std::mem::take(&mut self.edits)
+    }
+
+    /// Notes an edit of so many bytes; false: it would be too much.
+    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
+        let edited = self.edited + bytes + size_of::<HeadEdit>();
+        let fits = edited <= EDITED;
+        if fits {
+            self.edited = edited;
+        }
+        fits
     }
 
     pub(crate) fn set(&mut self, name: String, value: String) {

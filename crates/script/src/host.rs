@@ -1,5 +1,6 @@
 //! Functions that the prelude calls: over the heads of calls, and the few that a language without a host lacks.
 
+use crate::bounds::Meter;
 use crate::call::{Calls, Party, ScriptAnswer, WishKind};
 use crate::failure::ScriptFailure;
 use crate::head::Head;
@@ -7,7 +8,7 @@ use aws_lc_rs::{constant_time, digest, hmac};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rquickjs::function::Func;
-use rquickjs::{Coerced, Ctx, Exception, Object, Result, TypedArray};
+use rquickjs::{Array, Coerced, Ctx, Exception, IntoJs, Object, Result, TypedArray, Value};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 use tulle_http1::is_field_name;
@@ -25,6 +26,8 @@ const TAG: usize = 256;
 const TAGS: usize = 16;
 /// Most names of counters between two looks at them.
 const COUNTS: usize = 32;
+/// The most bytes of an answer's fields, or of a request's that it makes.
+const FIELDS: usize = 64 << 10;
 /// The longest name of a field in bytes, and the longest value.
 const FIELD: [usize; 2] = [256, 8192];
 
@@ -77,13 +80,39 @@ fn checked(ctx: &Ctx<'_>, mut name: String, mut value: String) -> Result<(String
     Ok((name, value))
 }
 
-/// Names and values that may be set.
-fn all_checked(ctx: &Ctx<'_>, fields: Vec<Vec<String>>) -> Result<Vec<(String, String)>> {
-    let each = fields.into_iter().map(|field| {
-        let [name, value]: [String; 2] = field.try_into().unwrap_or_default();
-        checked(ctx, name, value)
-    });
-    each.collect()
+/// Names and values that may be set. One after the other: a list may have the same long text a thousand times.
+fn all_checked(ctx: &Ctx<'_>, fields: &Array<'_>) -> Result<Vec<(String, String)>> {
+    let mut left = FIELDS;
+    let mut all = Vec::new();
+    for field in fields.iter::<Array<'_>>() {
+        let field = field?;
+        let (name, value) = checked(ctx, field.get(0)?, field.get(1)?)?;
+        left = match left.checked_sub(name.len() + value.len()) {
+            Some(left) => left,
+            None => {
+                return Err(Exception::throw_range(ctx, "headers have at most 64 KiB"));
+            }
+        };
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// Changes a head; `bytes`: of the change.
+fn edit_head(
+    ctx: &Ctx<'_>,
+    calls: &Calls,
+    head: u32,
+    bytes: usize,
+    then: impl FnOnce(&mut Head),
+) -> Result<()> {
+    let edited = |head: &mut Head| head.takes(bytes).then(|| then(head));
+    with_head(ctx, calls, head, edited)?.ok_or_else(|| {
+        Exception::throw_range(
+            ctx,
+            "a plugin changes at most 64 KiB of a request's headers",
+        )
+    })
 }
 
 /// A status that somebody may answer with, or an error.
@@ -137,6 +166,15 @@ fn known<'a>(ctx: &Ctx<'_>, name: &str) -> Result<(&'a digest::Algorithm, hmac::
     })
 }
 
+/// Bytes that a script gets, within its memory.
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
+
+impl<'js> IntoJs<'js> for Bytes {
+    fn into_js(self, ctx: &Ctx<'js>) -> Result<Value<'js>> {
+        Ok(TypedArray::new_copy(ctx.clone(), self.0)?.into_value())
+    }
+}
+
 /// A copy of an array's bytes.
 #[allow(
     unsafe_code,
@@ -153,8 +191,15 @@ pub(crate) fn functions<'js>(
     ctx: &Ctx<'js>,
     calls: &Rc<Calls>,
     console: Console,
+    meter: &Rc<Meter>,
 ) -> Result<Object<'js>> {
     let host = Object::new(ctx.clone())?;
+    let meter = meter.clone();
+    let look = move |ctx: Ctx<'_>| match meter.is_up() {
+        true => Err(Exception::throw_range(&ctx, "it takes too long")),
+        false => Ok(()),
+    };
+    host.set("look", Func::from(look))?;
     heads(&host, calls)?;
     ends(&host, calls)?;
     bodies(&host, calls)?;
@@ -215,7 +260,8 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
                      Coerced(name): Coerced<String>,
                      Coerced(value): Coerced<String>| {
         let (name, value) = checked(&ctx, name, value)?;
-        with_head(&ctx, &of, head, |head| match add {
+        let bytes = name.len() + value.len();
+        edit_head(&ctx, &of, head, bytes, |head| match add {
             true => head.append(name, value),
             false => head.set(name, value),
         })
@@ -224,7 +270,7 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let of = calls.clone();
     let remove = move |ctx: Ctx<'_>, head: u32, Coerced(name): Coerced<String>| {
         let (name, _) = checked(&ctx, name, String::new())?;
-        with_head(&ctx, &of, head, |head| head.remove(name))
+        edit_head(&ctx, &of, head, name.len(), |head| head.remove(name))
     };
     host.set("remove", Func::from(remove))?;
     let of = calls.clone();
@@ -234,39 +280,31 @@ fn heads(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
             let text = "a path begins with / and has no blanks, control characters and letters beyond ASCII";
             return Err(Exception::throw_type(&ctx, text));
         }
-        let set = with_head(&ctx, &of, request_of(call), |head| {
-            let has_one = head.path.starts_with('/');
-            if has_one {
-                head.set_path(path);
-            }
-            has_one
-        })?;
-        match set {
-            true => Ok(()),
+        let has_one = |head: &mut Head| head.path.starts_with('/');
+        if !with_head(&ctx, &of, request_of(call), has_one)? {
             // CONNECT and `OPTIONS *`.
-            false => Err(Exception::throw_type(&ctx, "this request has no path")),
+            return Err(Exception::throw_type(&ctx, "this request has no path"));
         }
+        edit_head(&ctx, &of, request_of(call), path.len(), |head| {
+            head.set_path(path);
+        })
     };
     host.set("setPath", Func::from(path))?;
     let of = calls.clone();
     let status = move |ctx: Ctx<'_>, call: u32, status: u16| {
         check_status(&ctx, status)?;
         let bare = |status: u16| matches!(status, 0..=199 | 204 | 205 | 304);
-        let changed = with_head(&ctx, &of, response_of(call), |head| {
-            let fits = !bare(status) && !bare(head.status);
-            if fits {
-                head.set_status(status);
-            }
-            fits
-        })?;
-        match changed {
-            true => Ok(()),
+        let fits = |head: &mut Head| !bare(status) && !bare(head.status);
+        if !with_head(&ctx, &of, response_of(call), fits)? {
             // Where the body ends follows from it (RFC 9112, section 6.3).
-            false => Err(Exception::throw_type(
+            return Err(Exception::throw_type(
                 &ctx,
                 "a status without content (204, 205, 304) is not changed, and no other becomes one",
-            )),
+            ));
         }
+        edit_head(&ctx, &of, response_of(call), 0, |head| {
+            head.set_status(status);
+        })
     };
     host.set("setStatus", Func::from(status))?;
     let of = calls.clone();
@@ -294,24 +332,21 @@ fn ends(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     };
     host.set("failed", Func::from(failed))?;
     let of = calls.clone();
-    let answer = move |ctx: Ctx<'_>,
-                       call: u32,
-                       status: u16,
-                       fields: Vec<Vec<String>>,
-                       body: TypedArray<'_, u8>| {
-        check_status(&ctx, status)?;
-        let body = bytes(&ctx, &body)?;
-        if body.len() > BODY {
-            return Err(Exception::throw_range(&ctx, "an answer has at most 1 MiB"));
-        }
-        let answer = ScriptAnswer {
-            status,
-            fields: all_checked(&ctx, fields)?,
-            body,
+    let answer =
+        move |ctx: Ctx<'_>, call: u32, status: u16, fields: Array<'_>, body: TypedArray<'_, u8>| {
+            check_status(&ctx, status)?;
+            let body = bytes(&ctx, &body)?;
+            if body.len() > BODY {
+                return Err(Exception::throw_range(&ctx, "an answer has at most 1 MiB"));
+            }
+            let answer = ScriptAnswer {
+                status,
+                fields: all_checked(&ctx, &fields)?,
+                body,
+            };
+            of.with(call, |call| call.end = Some(Ok(Some(answer))));
+            Ok(())
         };
-        of.with(call, |call| call.end = Some(Ok(Some(answer))));
-        Ok(())
-    };
     host.set("answer", Func::from(answer))
 }
 
@@ -327,7 +362,7 @@ fn bodies(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let of = calls.clone();
     let body = gives_bytes(move |ctx, call| {
         let body = of.with(call, |call| std::mem::take(&mut call.body));
-        TypedArray::new(ctx, body.unwrap_or_default())
+        TypedArray::new_copy(ctx, body.unwrap_or_default())
     });
     host.set("body", Func::from(body))?;
     let of = calls.clone();
@@ -456,7 +491,7 @@ fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
     let fetch = move |ctx: Ctx<'_>,
                       target: String,
                       method: String,
-                      fields: Vec<Vec<String>>,
+                      fields: Array<'_>,
                       body: TypedArray<'_, u8>,
                       ms: f64| {
         let body = bytes(&ctx, &body)?;
@@ -469,7 +504,7 @@ fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
         let kind = WishKind::Fetch {
             target,
             method,
-            fields: all_checked(&ctx, fields)?,
+            fields: all_checked(&ctx, &fields)?,
             body,
             timeout: wait(ms.max(1.0)),
         };
@@ -481,7 +516,7 @@ fn wishes(host: &Object<'_>, calls: &Rc<Calls>) -> Result<()> {
 
 fn texts(host: &Object<'_>) -> Result<()> {
     fn encode(ctx: Ctx<'_>, text: String) -> Result<TypedArray<'_, u8>> {
-        TypedArray::new(ctx, text.into_bytes())
+        TypedArray::new_copy(ctx, text)
     }
     fn decode(ctx: Ctx<'_>, array: TypedArray<'_, u8>, fatal: bool) -> Result<String> {
         match String::from_utf8(bytes(&ctx, &array)?) {
@@ -496,7 +531,7 @@ fn texts(host: &Object<'_>) -> Result<()> {
     fn from_base64(ctx: Ctx<'_>, text: String) -> Result<TypedArray<'_, u8>> {
         let text: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
         match BASE64_STANDARD.decode(text) {
-            Ok(bytes) => TypedArray::new(ctx, bytes),
+            Ok(bytes) => TypedArray::new_copy(ctx, bytes),
             Err(error) => Err(Exception::throw_type(&ctx, &error.to_string())),
         }
     }
@@ -514,7 +549,7 @@ fn ciphers(host: &Object<'_>) -> Result<()> {
     ) -> Result<TypedArray<'js, u8>> {
         let (algorithm, _) = known(&ctx, &name)?;
         let made = digest::digest(algorithm, &bytes(&ctx, &data)?);
-        TypedArray::new(ctx, made.as_ref())
+        TypedArray::new_copy(ctx, made.as_ref())
     }
     fn sign<'js>(
         ctx: Ctx<'js>,
@@ -525,7 +560,7 @@ fn ciphers(host: &Object<'_>) -> Result<()> {
         let (_, algorithm) = known(&ctx, &name)?;
         let key = hmac::Key::new(algorithm, &bytes(&ctx, &key)?);
         let made = hmac::sign(&key, &bytes(&ctx, &data)?);
-        TypedArray::new(ctx, made.as_ref())
+        TypedArray::new_copy(ctx, made.as_ref())
     }
     fn equal(ctx: Ctx<'_>, a: TypedArray<'_, u8>, b: TypedArray<'_, u8>) -> Result<bool> {
         let same = constant_time::verify_slices_are_equal(&bytes(&ctx, &a)?, &bytes(&ctx, &b)?);

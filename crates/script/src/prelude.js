@@ -7,37 +7,75 @@ const MOST = 65536;
 const { apply, getPrototypeOf } = Reflect;
 const { defineProperty, getOwnPropertyDescriptor, freeze } = Object;
 const { isArray } = Array;
-const [TooMany, Wrong, text, number] = [RangeError, TypeError, String, Number];
+const [TooMany, Wrong, Expression, text, number] = [RangeError, TypeError, RegExp, String, Number];
 // A plugin may put functions of its own into the prototype of maps.
 const { get, set, delete: erase } = Map.prototype;
 const mapGet = (map, key) => apply(get, map, [key]);
 const mapSet = (map, key, value) => apply(set, map, [key, value]);
 const mapDelete = (map, key) => apply(erase, map, [key]);
 
-function bounded(owner, name, fits) {
+// The engine looks at the clock after ten thousand steps, and one of them may be a function over a megabyte: what is longer than this
+// is looked at before.
+const LONG = 4096;
+let look = () => {};
+const small = (value) => (typeof value === "string" || isArray(value)) && value.length <= LONG;
+
+// Puts another function in the place of one that a version of the engine may lack.
+function replace(owner, name, make) {
   const before = getOwnPropertyDescriptor(owner, name);
-  if (typeof before?.value !== "function") return;
-  const original = before.value;
-  const now = {
-    [name](...given) {
-      if (!fits(this, given)) throw new TooMany(`${name}: more than ${MOST} elements`);
-      return apply(original, this, given);
-    },
-  };
-  defineProperty(owner, name, { ...before, value: now[name] });
+  if (typeof before?.value === "function") defineProperty(owner, name, { ...before, value: make(before.value)[name] });
 }
 
-const few = (self) => !(number(self?.length) > MOST);
+function bounded(owner, name, fits) {
+  replace(owner, name, (original) => ({
+    [name](...given) {
+      if (!fits(this, given)) throw new TooMany(`${name}: more than ${MOST} elements`);
+      if (!small(this)) look();
+      return apply(original, this, given);
+    },
+  }));
+}
+
+function watched(owner, names, subject) {
+  for (const name of names) {
+    replace(owner, name, (original) => ({
+      [name](...given) {
+        if (!small(subject(this, given))) look();
+        return apply(original, this, given);
+      },
+    }));
+  }
+}
+
+// The engine asks for a length, or for a text, again. What may answer otherwise then, a getter or an object with a value, is not asked.
+const isObject = (value) => (typeof value === "object" && value !== null) || typeof value === "function";
+const propertyOf = (value, name) => {
+  for (let at = Object(value); at !== null; at = getPrototypeOf(at)) {
+    const found = getOwnPropertyDescriptor(at, name);
+    if (found !== undefined) return found;
+  }
+  return {};
+};
+const typedLength = getOwnPropertyDescriptor(getPrototypeOf(Uint8Array.prototype), "length").get;
+const lengthOf = (self) => {
+  if (self === undefined || self === null) return 0;
+  if (isArray(self)) return self.length;
+  const { get, value = 0 } = propertyOf(self, "length");
+  if (get === typedLength) return apply(get, self, []);
+  return get !== undefined || isObject(value) ? Infinity : number(value);
+};
+const few = (self) => !(lengthOf(self) > MOST);
 for (const name of [
   "copyWithin", "every", "fill", "filter", "forEach", "includes", "indexOf", "join", "lastIndexOf", "map", "pop", "push", "reduce", "reduceRight", "reverse", "shift",
   "slice", "some", "sort", "splice", "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
 ]) {
   bounded(Array.prototype, name, few);
 }
-bounded(Array.prototype, "concat", (self, given) => {
-  for (let at = 0; at < given.length; at++) if (!few(given[at])) return false;
-  return few(self);
-});
+bounded(Iterator.prototype, "drop", (_, [count]) => !isObject(count) && !(number(count) > MOST));
+// They go over what another set says that it has.
+for (const name of ["union", "intersection", "difference", "symmetricDifference", "isSubsetOf", "isSupersetOf", "isDisjointFrom"]) {
+  delete Set.prototype[name];
+}
 // What is in a list may be long, too: these are written anew, in steps that are counted.
 const flatten = (list, depth, into) => {
   for (let at = 0; at < number(list.length); at++) {
@@ -58,7 +96,24 @@ const search = (list, test, self, step) => {
   return [-1];
 };
 const { map } = Array.prototype;
+const spreadable = Symbol.isConcatSpreadable;
 const written = {
+  concat(...given) {
+    if (this === undefined || this === null) throw new Wrong("concat: there is no list");
+    const into = [];
+    for (let at = -1; at < given.length; at++) {
+      const one = at < 0 ? Object(this) : given[at];
+      const start = into.length;
+      if (!(one?.[spreadable] ?? isArray(one))) {
+        into[start] = one;
+        continue;
+      }
+      const length = number(one.length);
+      for (let place = 0; place < length; place++) if (place in one) into[start + place] = one[place];
+      if (length > 0) into.length = start + length;
+    }
+    return into;
+  },
   flat(depth = 1) {
     return flatten(this, number(depth), []);
   },
@@ -87,11 +142,55 @@ JSON.stringify = (value, replacer, space) => {
   if (isArray(replacer)) throw new Wrong("JSON.stringify: a list of names is not supported, write a function");
   return stringify(value, typeof replacer === "function" ? replacer : (_, one) => one, space);
 };
-// Texts are searched place by place.
-const short = (self, [part]) => text(self).length * (typeof part === "string" ? part.length : 1) <= MOST * 64;
-for (const name of ["includes", "indexOf", "lastIndexOf", "replace", "replaceAll", "split"]) {
-  bounded(String.prototype, name, short);
+// Texts are searched place by place. What is sought may say itself how, as regular expressions do.
+for (const [name, symbol] of Object.entries({
+  includes: undefined,
+  indexOf: undefined,
+  lastIndexOf: undefined,
+  replace: Symbol.replace,
+  replaceAll: Symbol.replace,
+  split: Symbol.split,
+})) {
+  replace(String.prototype, name, (original) => ({
+    [name](sought, ...given) {
+      if (this === undefined || this === null) throw new Wrong(`${name}: there is no text`);
+      const whole = text(this);
+      if (isObject(sought)) {
+        if (symbol !== undefined && typeof propertyOf(sought, symbol).value === "function") return apply(original, whole, [sought, ...given]);
+        if (name === "includes" && sought instanceof Expression) throw new Wrong("includes: a regular expression is no text");
+        sought = text(sought);
+      }
+      if (whole.length * (typeof sought === "string" ? sought.length : 1) > MOST * 64) throw new TooMany(`${name}: the texts are too long`);
+      return apply(original, whole, [sought, ...given]);
+    },
+  }));
 }
+const receiver = (self) => self;
+const argument = (_, [first]) => first;
+watched(
+  String.prototype,
+  [
+    "concat", "endsWith", "isWellFormed", "localeCompare", "normalize", "padEnd", "padStart", "repeat", "slice", "startsWith", "substr",
+    "substring", "toLocaleLowerCase", "toLocaleUpperCase", "toLowerCase", "toUpperCase", "toWellFormed", "trim", "trimEnd", "trimStart",
+  ],
+  receiver,
+);
+watched(
+  getPrototypeOf(Uint8Array.prototype),
+  ["copyWithin", "fill", "includes", "indexOf", "join", "lastIndexOf", "reverse", "set", "slice", "sort", "toReversed", "toSorted", "with"],
+  receiver,
+);
+watched(Object, ["defineProperties", "entries", "freeze", "fromEntries", "getOwnPropertyDescriptors", "getOwnPropertyNames"], argument);
+watched(Object, ["isFrozen", "isSealed", "keys", "seal", "values"], argument);
+watched(Object, ["assign"], () => undefined);
+watched(Array, ["from"], argument);
+watched(Reflect, ["ownKeys"], argument);
+watched(JSON, ["parse"], argument);
+watched(
+  globalThis,
+  ["decodeURI", "decodeURIComponent", "encodeURI", "encodeURIComponent", "escape", "parseFloat", "parseInt", "unescape"],
+  argument,
+);
 
 // A text is no program, and nobody waits for another thread.
 const noProgram = () => {
@@ -105,6 +204,8 @@ for (const name of ["stackTraceLimit", "prepareStackTrace", "captureStackTrace"]
 for (const name of ["eval", "Function", "Atomics", "SharedArrayBuffer", "BigInt", "BigInt64Array", "BigUint64Array"]) {
   delete globalThis[name];
 }
+// It adds up what any iterator gives.
+delete Math.sumPrecise;
 for (const name of ["getBigInt64", "getBigUint64", "setBigInt64", "setBigUint64"]) delete DataView.prototype[name];
 
 // What a plugin exports as `configSchema` says what its configuration may be, in these words of JSON Schema (2020-12). Another word
@@ -150,7 +251,9 @@ const demand = (value, schema, at) => {
 };
 
 export default function install(host, config) {
+  look = host.look;
   const bytesOf = (body) => {
+    look();
     if (body === undefined || body === null) return new Uint8Array(0);
     if (body instanceof Uint8Array) return body;
     if (body instanceof ArrayBuffer) return new Uint8Array(body);
@@ -264,9 +367,11 @@ export default function install(host, config) {
       return this.#bytes;
     }
     text() {
+      look();
       return host.decode(this.#bytes, false);
     }
     json() {
+      look();
       return JSON.parse(host.decode(this.#bytes, true));
     }
   }
@@ -352,7 +457,7 @@ export default function install(host, config) {
     const waits = mapGet(open, wish);
     mapDelete(open, wish);
     if (failed !== undefined && failed !== null) waits?.reject(new Error(failed));
-    else waits?.resolve(status ? new Fetched(status, fields, new Uint8Array(body)) : undefined);
+    else waits?.resolve(status ? new Fetched(status, fields, body) : undefined);
   };
   const mesh = freeze({
     fetch(target, { method = "GET", headers, body, timeout = 1000 } = {}) {
@@ -443,6 +548,7 @@ export default function install(host, config) {
     crypto: freeze({ subtle }),
     console: freeze({ debug: line("debug"), log: line("info"), info: line("info"), warn: line("warn"), error: line("error") }),
     atob(string) {
+      look();
       let out = "";
       for (const byte of host.fromBase64(text(string))) out += String.fromCharCode(byte);
       return out;

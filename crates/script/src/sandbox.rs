@@ -3,8 +3,9 @@
 use crate::bounds::{Meter, STACK};
 use crate::failure::{FailureCause, ScriptFailure};
 use rquickjs::context::Intrinsic;
-use rquickjs::{Context, Function, Runtime};
+use rquickjs::{Context, Function, Runtime, qjs};
 use std::mem;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,9 +29,16 @@ impl Sandbox {
         // Reference counts free nearly everything; what is left, sooner than by default.
         runtime.set_gc_threshold(memory / 8);
         let meter = Rc::new(Meter::default());
+        let raw = keep_prototypes_apart(&runtime).map_err(failed)?;
         let watch = meter.clone();
-        runtime.set_interrupt_handler(Some(Box::new(move || watch.is_up())));
-        keep_prototypes_apart(&runtime).map_err(failed)?;
+        let interrupt = move || {
+            let interrupts = watch.interrupt();
+            if interrupts > 1 {
+                close_stack(raw);
+            }
+            interrupts > 0
+        };
+        runtime.set_interrupt_handler(Some(Box::new(interrupt)));
         let least = counts(&runtime);
         let end = End {
             runtime,
@@ -45,10 +53,26 @@ impl Sandbox {
         &self.context
     }
 
+    /// Begins a turn that may take so much CPU time.
+    pub(crate) fn start(&self, left: Duration) {
+        self.end.start(left);
+    }
+
     /// Measures the turn under way.
     pub(crate) fn meter(&self) -> &Rc<Meter> {
         &self.end.meter
     }
+}
+
+/// Lets a script call nothing more in this turn. No `catch` sees that the engine is told to end it, but its promises do: they make
+/// a rejection of that, and the script goes on. Without functions a script is soon at an end, or in a loop of its own, which is cut.
+#[allow(
+    unsafe_code,
+    reason = "the handler runs while the runtime is borrowed, so no safe function of the binding reaches it"
+)]
+fn close_stack(runtime: NonNull<qjs::JSRuntime>) {
+    // SAFETY: called by the handler of this runtime alone, so it is there, and no other thread has it. Two numbers of it are set.
+    unsafe { qjs::JS_SetMaxStackSize(runtime.as_ptr(), 1) }
 }
 
 /// Frees a runtime, or does not: the engine ends the process if something is left then, and there are ways for a script to
@@ -62,9 +86,16 @@ struct End {
 
 /// The binding makes the prototype of host functions once for a runtime, and keeps it, with the context in which it was
 /// made, until the end. That is this empty one, so that the script's own is gone before somebody counts what is left.
-fn keep_prototypes_apart(runtime: &Runtime) -> rquickjs::Result<()> {
+#[allow(
+    unsafe_code,
+    reason = "the binding keeps the engine's own name of a runtime to itself"
+)]
+fn keep_prototypes_apart(runtime: &Runtime) -> rquickjs::Result<NonNull<qjs::JSRuntime>> {
     let first = Context::base(runtime)?;
-    first.with(|ctx| Function::new(ctx, || ()).map(drop))
+    // SAFETY: the context is there, and so is its runtime.
+    let raw = first.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
+    first.with(|ctx| Function::new(ctx, || ()).map(drop))?;
+    NonNull::new(raw).ok_or(rquickjs::Error::Unknown)
 }
 
 /// Numbers of objects, shapes, functions and properties.
@@ -79,9 +110,16 @@ fn counts(runtime: &Runtime) -> [i64; 4] {
     ]
 }
 
+impl End {
+    fn start(&self, left: Duration) {
+        self.runtime.set_max_stack_size(STACK);
+        self.meter.start(left);
+    }
+}
+
 impl Drop for End {
     fn drop(&mut self) {
-        self.meter.start(Duration::ZERO);
+        self.start(Duration::ZERO);
         for _ in 0..LAST_STEPS {
             match self.runtime.execute_pending_job() {
                 Ok(false) => break,

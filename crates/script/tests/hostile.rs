@@ -158,3 +158,66 @@ fn functions_of_maps_that_a_plugin_replaces_are_not_called_by_the_end_of_a_reque
         }
     }
 }
+
+/// Scripts that were found to hold a thread for minutes, or without end, although each turn has 5 ms.
+#[test]
+fn scripts_that_are_written_to_hold_a_worker_are_cut() {
+    let giant = "Array.prototype.values.call({ length: 2 ** 53 - 1 })";
+    let bodies = [
+        // The engine makes a rejection of its order to end.
+        "for (;;) new Promise(() => { for (;;); });",
+        "for (;;) Promise.all({ [Symbol.iterator]() { for (;;); } });",
+        "for (;;) Promise.race({ [Symbol.iterator]() { for (;;); } });",
+        "for (;;) (async function* () { for (;;); })().next();",
+        "for (;;) (async () => { for (;;); })();",
+        "for (;;) Promise.try(() => { for (;;); });",
+        "const f = () => { Promise.resolve().then(f).catch(f); for (;;); }; f();",
+        "for (;;) try { new Promise(() => { for (;;); }); [].map(() => 1); } catch {}",
+        // Functions of the engine that go on as long as an object says.
+        &format!("{giant}.drop(2 ** 53 - 2).next();"),
+        &format!(
+            "{giant}.drop({{ calls: 0, valueOf() {{ return this.calls++ ? 2 ** 53 - 1 : 1; }} }}).next();"
+        ),
+        &format!(
+            "new Set([undefined]).isSupersetOf({{ size: 1, has: () => true, keys: () => {giant} }});"
+        ),
+        &format!(
+            "new Set([undefined]).union({{ size: 1, has: () => true, keys: () => {giant} }});"
+        ),
+        "Math.sumPrecise(Array.prototype.keys.call({ length: 2 ** 53 - 1 }));",
+        "Array.prototype.reverse.call({ calls: 0, get length() { return this.calls++ ? 2 ** 53 - 1 : 1; } });",
+        "Array.prototype.reverse.call({ length: { calls: 0, valueOf() { return this.calls++ ? 2 ** 53 - 1 : 1; } } });",
+        "Object.defineProperty(Number.prototype, 'length', { get() { return 2 ** 53 - 1; } }); Array.prototype.reverse.call(5);",
+        "const b = []; [].concat({ length: 1, get [Symbol.isConcatSpreadable]() { b.length = 2 ** 32 - 1; return true; } }, b);",
+        "let n = 0; 'a'.repeat(1e6).indexOf({ toString() { return n++ ? 'a'.repeat(5e5) + 'b' : 'a'; } }); for (;;);",
+        "let n = 0; const twice = { toString() { return n++ ? 'a'.repeat(1e6) : 'a'; } }; String.prototype.indexOf.call(twice, 'a'.repeat(4e5) + 'b'); for (;;);",
+        "let n = 0; const sought = { get [Symbol.split]() { return n++ ? undefined : () => {}; }, toString: () => 'a'.repeat(5e5) + 'b' }; 'a'.repeat(1e6).split(sought);",
+        // Costly ones, ten thousand times.
+        "const wide = 'é'.repeat(1e6); for (;;) wide.toUpperCase();",
+        "const wide = 'é'.repeat(1e6); for (;;) try { wide.normalize('NFD'); } catch {}",
+        "const list = Array.from({ length: 6e4 }, (_, i) => i ^ 0x5555); for (;;) list.toSorted();",
+        "const list = JSON.stringify(Array(3e4).fill(0)); for (;;) JSON.parse(list);",
+        "const list = Array(5e4).fill(0); for (;;) Object.keys(list);",
+        "const bytes = new Uint8Array(1e6); for (;;) crypto.subtle.digest('SHA-512', bytes);",
+        "const bytes = new Uint8Array(1e6); for (;;) new TextDecoder().decode(bytes);",
+    ];
+    let mut long: Vec<String> = Vec::new();
+    for body in bodies {
+        let source = format!("export function onRequest() {{ {body} }}");
+        let program = Program::read("held.js", &source).unwrap();
+        let engine = ScriptEngine::start(&program, "null", &ScriptLimits::default()).unwrap();
+        let call = engine
+            .begin(Subject::new(Head::request("GET", "/", "a")))
+            .unwrap();
+        let begun = cpu_time();
+        let turn = engine.run(call, Hook::Request);
+        engine.end(call);
+        drop(engine);
+        let took = cpu_time() - begun;
+        println!("{took:?} {turn:?} {body}");
+        if took > LONG || !matches!(turn, Turn::Failed(_)) {
+            long.push(format!("{took:?} {turn:?} {body}"));
+        }
+    }
+    assert!(long.is_empty(), "{long:#?}");
+}

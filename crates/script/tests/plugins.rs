@@ -798,3 +798,116 @@ fn lists_are_searched_as_they_should_be() {
     );
     assert_eq!(found, "[5,1,5,4,2,true,-1,true,\"b\",4]");
 }
+
+#[test]
+fn bodies_that_a_plugin_keeps_are_within_its_memory() {
+    let engine = start(
+        "const kept = [];
+        export function onRequestBody(body) { kept.push(body.bytes()) }",
+    );
+    for count in 0.. {
+        assert!(count < 40, "40 bodies of 250 KB in 4 MiB");
+        let call = engine.begin(subject()).unwrap();
+        engine.give_body(call, vec![b'x'; 250_000]);
+        let turn = engine.run(call, Hook::RequestBody);
+        engine.end(call);
+        if turn != Turn::Done(None) {
+            assert_eq!(failure(turn).cause, FailureCause::Memory);
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_a_plugin_asks_of_the_proxy_is_bounded() {
+    let long = "'x'.repeat(8000)";
+    for (source, text) in [
+        (
+            format!("return new Response('', {{ headers: Array(1e4).fill(['a', {long}]) }})"),
+            "headers have at most 64 KiB",
+        ),
+        (
+            format!("mesh.fetch('a:1/', {{ headers: Array(1e4).fill(['a', {long}]) }})"),
+            "headers have at most 64 KiB",
+        ),
+        (
+            format!("for (;;) request.headers.append('a', {long})"),
+            "at most 64 KiB of a request's headers",
+        ),
+        (
+            "for (;;) request.headers.delete('a')".to_owned(),
+            "at most 64 KiB of a request's headers",
+        ),
+        (
+            "const body = new Uint8Array(1e6); for (let i = 0; i < 5; i++) mesh.fetch('a:1/', { body })".to_owned(),
+            "as many bytes as limits.memory",
+        ),
+    ] {
+        let engine = start(&format!(
+            "export function onRequest(request) {{ {source} }}"
+        ));
+        // Room of an ended call is there for the next one.
+        for _ in 0..2 {
+            let (call, turn) = request(&engine);
+            let failed = failure(turn);
+            assert!(failed.text.contains(text), "{source}: {failed}");
+            engine.end(call);
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_answered_leave_their_room_to_others() {
+    let engine = start(
+        "export async function onRequest() {
+            const body = new Uint8Array(1e6);
+            for (let i = 0; i < 9; i++) await mesh.fetch('a:1/', { body });
+        }",
+    );
+    let (call, mut turn) = request(&engine);
+    for _ in 0..9 {
+        let Turn::Waits(wishes) = turn else {
+            panic!("{turn:?}")
+        };
+        let answered = Fetched {
+            status: 200,
+            body: vec![1; 1000],
+            ..Fetched::default()
+        };
+        turn = engine.settle(call, wishes[0].id, Ok(answered));
+    }
+    assert_eq!(turn, Turn::Done(None));
+}
+
+#[test]
+fn lists_are_put_together_as_they_should_be() {
+    let made = text(
+        "const spread = { length: 2, 0: 'a', 1: 'b', [Symbol.isConcatSpreadable]: true };
+        const apart = Object.assign([7], { [Symbol.isConcatSpreadable]: false });
+        const all = [1, , 3].concat(4, [5, [6]], spread, apart);
+        return Response.json([all, all.length, 1 in all, [].concat().length, Array.prototype.concat.call('x', 1).length,
+            Array.prototype.slice.call({ length: '2', 0: 1, 1: 2 }), Array.prototype.map.call(new Uint8Array([1, 2]), (n) => n + 1),
+            [5, 6, 7].values().drop(1).toArray()]);",
+    );
+    assert_eq!(
+        made,
+        "[[1,null,3,4,5,[6],\"a\",\"b\",[7]],9,false,0,2,[1,2],[2,3],[6,7]]"
+    );
+}
+
+#[test]
+fn texts_are_searched_as_they_should_be() {
+    let found = text(
+        "const thrown = (f) => { try { f(); return false; } catch (error) { return error instanceof TypeError; } };
+        return Response.json([
+            'a,b'.split(','), 'a1b'.split(/\\d/), 'ab'.split(), 'ab'.split(''), 'a,b,c'.split([','], 2), 'aXa'.replace('a', (m) => m + '!'),
+            'aXa'.replaceAll(/a/g, 'b'), 'aXa'.replaceAll('a', '$&$&'), 'abc'.includes('c', 1), 'a1'.includes(1), 'abab'.lastIndexOf('ab', 1),
+            'undefined'.indexOf(), thrown(() => 'a'.includes(/a/)), thrown(() => 'a'.replaceAll(/a/, '')), thrown(() => ''.indexOf.call(null)),
+            'a-b'.split({ [Symbol.split]: (whole, most) => [whole, most] }, 7), 'x'.replace.name,
+        ]);",
+    );
+    assert_eq!(
+        found,
+        "[[\"a\",\"b\"],[\"a\",\"b\"],[\"ab\"],[\"a\",\"b\"],[\"a\",\"b\"],\"a!Xa\",\"bXb\",\"aaXaa\",true,true,0,0,true,true,true,[\"a-b\",7],\"replace\"]"
+    );
+}
