@@ -180,9 +180,12 @@ mod tests {
     }
 
     /// Runs a server of one connection on a thread.
-    fn serve(path: &Path, server: impl FnOnce(UnixStream) + Send + 'static) {
+    fn serve<T: Send + 'static>(
+        path: &Path,
+        server: impl FnOnce(UnixStream) -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
         let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
-        std::thread::spawn(move || server(listener.accept().unwrap().0));
+        std::thread::spawn(move || server(listener.accept().unwrap().0))
     }
 
     #[test]
@@ -216,9 +219,7 @@ mod tests {
     fn a_real_exchange_over_a_unix_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let server = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+        let server = serve(&path, |mut stream| {
             let mut request = [0; 1024];
             let n = stream.read(&mut request).unwrap();
             stream

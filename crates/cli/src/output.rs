@@ -188,15 +188,9 @@ fn harmless(text: &str) -> Cow<'_, str> {
         let (before, control) = rest.split_at(at);
         out.push_str(before);
         let colour = colour(control);
-        if colour.is_empty() {
-            out.push(' ');
-        }
-        out.push_str(colour);
-        let mut after = control.get(colour.len()..).unwrap_or_default().chars();
-        if colour.is_empty() {
-            after.next();
-        }
-        rest = after.as_str();
+        out.push_str(if colour.is_empty() { " " } else { colour });
+        let first = control.chars().next().map_or(0, char::len_utf8);
+        rest = control.get(first.max(colour.len())..).unwrap_or_default();
     }
     out.push_str(rest);
     out.into()

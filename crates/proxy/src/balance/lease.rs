@@ -8,7 +8,6 @@ use crate::context::WorkerContext;
 use crate::telemetry::reason::{Failure, LocalResponse, Reason};
 use crate::upstream::permit::Permit;
 use crate::upstream::{Lease, Upstream};
-use std::future::pending;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -86,24 +85,8 @@ impl Port {
     /// does.
     ///
     /// # Errors
-    /// There is no endpoint, none is reachable, or the limits allow no more.
+    /// There is no endpoint, none is reachable, the limits allow no more, or the client has gone.
     pub async fn lease(
-        &self,
-        context: &Rc<WorkerContext>,
-        kind: StreamKind,
-        hint: &EndpointHint,
-        avoid: Option<SocketAddr>,
-        wait_ms: u32,
-    ) -> Result<Lease, Failure> {
-        self.lease_for(context, kind, hint, avoid, wait_ms, pending())
-            .await
-    }
-
-    /// Leases as `lease` does, for a client that may have `gone` before there is a place.
-    ///
-    /// # Errors
-    /// As `lease`, or the client has gone.
-    pub async fn lease_for(
         &self,
         context: &Rc<WorkerContext>,
         kind: StreamKind,

@@ -6,7 +6,7 @@ use crate::codec::answered::{Answered, unchunk};
 use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;
 use crate::worker::Worker;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -36,7 +36,7 @@ pub async fn call(
     let started = Instant::now();
     // Like other requests it needs a place within the port's limits and a closed breaker.
     let mut lease = port
-        .lease(worker, kind, &EndpointHint::default(), None, 0)
+        .lease(worker, kind, &EndpointHint::default(), None, 0, pending())
         .await?;
     // An idle connection may have closed meanwhile, so the call is tried once more on another.
     let mut reuse = true;

@@ -10,7 +10,7 @@ use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::Lease;
 use crate::worker::{Worker, WorkerConfig};
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -145,7 +145,7 @@ async fn carry(worker: Rc<Worker>, port: Rc<Port>, bytes: oneshot::Receiver<Vec<
 
 async fn exchange(worker: &Rc<Worker>, port: &Port, bytes: &[u8]) -> Result<(), Failure> {
     let (kind, hint) = (StreamKind::Http, EndpointHint::default());
-    let mut lease = port.lease(worker, kind, &hint, None, 0).await?;
+    let mut lease = port.lease(worker, kind, &hint, None, 0, pending()).await?;
     let result = send_and_drop(&mut lease, bytes).await;
     match result {
         Ok(true) => lease.put_back(Instant::now()),

@@ -10,7 +10,7 @@ use crate::telemetry::reason::{Failure, Reason};
 use crate::upstream::link::Link;
 use crate::upstream::{Lease, Upstream};
 use crate::worker::Worker;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
@@ -58,7 +58,7 @@ pub async fn to_service(
         false => EndpointHint::default(),
     };
     match port
-        .lease(worker, StreamKind::Tcp, &hint, None, wait_ms)
+        .lease(worker, StreamKind::Tcp, &hint, None, wait_ms, pending())
         .await
     {
         Ok(mut lease) => {

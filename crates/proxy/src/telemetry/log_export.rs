@@ -47,17 +47,15 @@ impl LogExport {
         let Some(to) = &*way else {
             return;
         };
-        let sent = match (to.lines.is_closed(), to.room.take(line.len())) {
-            (true, _) => {
-                *way = None;
-                return;
-            }
-            (false, None) => false,
-            (false, Some(place)) => {
-                let line = Bytes::copy_from_slice(line.as_bytes());
-                to.lines.try_send((line, place)).is_ok()
-            }
-        };
+        if to.lines.is_closed() {
+            *way = None;
+            return;
+        }
+        let place = to.room.take(line.len());
+        let sent = place.is_some_and(|place| {
+            let line = Bytes::copy_from_slice(line.as_bytes());
+            to.lines.try_send((line, place)).is_ok()
+        });
         if !sent {
             to.totals.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -24,8 +24,8 @@ impl State {
         for key in changed {
             let cut = self.rooms.cut_of(&key);
             // A service is closed before endpoints of it go, and opened after they came.
-            if cut.is_some() {
-                self.close(&key, edits);
+            if let Some(cut) = cut {
+                self.close(&key, cut, edits);
             }
             edits.push(match self.services.get(&key) {
                 Some(service) => Edit::Service(Box::new(self.cluster_service(&key, service, cut))),
@@ -41,14 +41,12 @@ impl State {
     }
 
     /// Lets nobody call a service some of whose endpoints are not known.
-    fn close(&mut self, key: &Namespaced, edits: &mut Vec<Edit>) {
+    fn close(&mut self, key: &Namespaced, cut: Cut, edits: &mut Vec<Edit>) {
         if !self.closed.insert(key.clone()) {
             return;
         }
-        if let Some(cut) = self.rooms.cut_of(key) {
-            let object = format!("Service/{key}");
-            tracing::error!(object, "{}", cut.text());
-        }
+        let object = format!("Service/{key}");
+        tracing::error!(object, "{}", cut.text());
         edits.extend(closing(key).map(|policy| Edit::Put(Box::new(policy))));
     }
 

@@ -115,7 +115,7 @@ impl EndpointRoom {
         match self.sum <= MOST_OF_NAMESPACE {
             // All but the largest get what they ask for.
             true => services.retain(|(_, asked)| *asked > MOST_OF_SERVICE),
-            // Those of one time stay in the order of their names.
+            // Services of one time stay in the order of their names.
             false => services.sort_by_key(|(service, _)| created(service)),
         }
         let mut left = MOST_OF_NAMESPACE;

@@ -249,8 +249,9 @@ impl Conversation<'_> {
     async fn hold(
         &mut self,
         exchange: &mut Exchange,
-        (content, bytes): (usize, usize),
+        limits: (usize, usize),
     ) -> Result<(), Failure> {
+        let (content, bytes) = limits;
         let relay = &mut exchange.relay;
         if relay.is_whole() || relay.has(content) || relay.body_at_hand() >= bytes {
             return Ok(());
@@ -282,7 +283,6 @@ impl Conversation<'_> {
             if let Poll::Ready(Err(error)) = self.down.poll_flush(cx) {
                 return Poll::Ready(Err(gone(error)));
             }
-            let limits = (content, bytes);
             let held = relay.poll_hold(cx, &mut self.down, &mut self.received, limits);
             held.map_err(|end| match end {
                 End::Failed(_, reason, text) => Failure::new(reason, text),

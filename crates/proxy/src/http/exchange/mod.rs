@@ -335,7 +335,7 @@ impl Conversation<'_> {
                 if let Some(failed) = &tries.failed {
                     let avoid = Some(failed.key.address);
                     let gone = departure(&mut self.down, &mut self.received);
-                    let lease = port.lease_for(worker, kind, hint, avoid, wait_ms, gone);
+                    let lease = port.lease(worker, kind, hint, avoid, wait_ms, gone);
                     return Err(Box::pin(lease));
                 }
                 match port.at_once(worker, kind, hint) {

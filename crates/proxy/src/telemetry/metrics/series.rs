@@ -67,9 +67,9 @@ pub(super) struct Outcome {
 /// Answers that are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusGroup {
-    /// Those with this status.
+    /// Answers with this status.
     Status(ResponseStatus),
-    /// Those of a class, of the status that stands for that of a gRPC call, too: 1 for 1xx, 6 for all from 600 on.
+    /// Answers of a class, of the status that stands for that of a gRPC call, too: 1 for 1xx, 6 for all from 600 on.
     Class {
         /// Its first digit.
         digit: u16,

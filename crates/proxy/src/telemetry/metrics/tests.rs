@@ -144,7 +144,7 @@ fn statuses_beyond_a_number_are_counted_by_their_class() {
         asked += 1;
     };
     (200..1000).for_each(|status: u16| answered(status.into(), Reason::Ok));
-    // Those that have a place of their own keep it.
+    // Outcomes that have a place of their own keep it.
     (200..210).for_each(|status: u16| answered(status.into(), Reason::Ok));
     answered(403.into(), Reason::Denied);
     for grpc in 0..17 {

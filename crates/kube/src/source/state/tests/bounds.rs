@@ -86,7 +86,7 @@ fn two_small_objects_make_no_millions_of_endpoints() {
     let expected = (0..5000).map(|port| if port < whole { 1000 } else { 0 });
     assert_eq!(numbers(big), expected.collect::<Vec<_>>());
     assert_eq!(numbers(web), [1000, 1000]);
-    // Nobody may call what is not known as a whole, and the reason can be read.
+    // Calls are denied where not all is known, and the reason can be read.
     let closing = edits.iter().find_map(|edit| match edit {
         Edit::Put(object) => Some(object),
         _ => None,
