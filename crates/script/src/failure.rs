@@ -26,6 +26,8 @@ pub struct ScriptFailure {
 
 /// The engine's error when a plugin has no more memory.
 const NO_MEMORY: &str = "out of memory";
+/// The longest text of a failure in bytes: a script throws what it likes, and the last failures are kept.
+const LONGEST: usize = 1024;
 /// Thrown instead where there is no memory for that error.
 pub(crate) const NO_ERROR: &str = "null";
 
@@ -33,6 +35,7 @@ impl ScriptFailure {
     /// Something was thrown: by the plugin, or by the engine that has no more memory for it.
     pub(crate) fn thrown(text: impl Into<String>) -> Self {
         let mut text = text.into();
+        text.truncate(text.floor_char_boundary(LONGEST));
         if text == NO_ERROR {
             text = format!("{NO_MEMORY} even for an error, or the plugin threw null");
         }

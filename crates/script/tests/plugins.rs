@@ -857,6 +857,18 @@ fn what_a_plugin_asks_of_the_proxy_is_bounded() {
 }
 
 #[test]
+fn a_long_text_that_is_thrown_is_told_in_part() {
+    for source in ["throw new Error('é'.repeat(1e5))", "throw 'é'.repeat(1e5)"] {
+        for function in ["function", "async function"] {
+            let engine = start(&format!("export {function} onRequest() {{ {source} }}"));
+            let failed = failure(request(&engine).1);
+            assert!(failed.text.contains("ééé"), "{failed}");
+            assert!(failed.text.len() <= 1024, "{}", failed.text.len());
+        }
+    }
+}
+
+#[test]
 fn requests_that_are_answered_leave_their_room_to_others() {
     let engine = start(
         "export async function onRequest() {
