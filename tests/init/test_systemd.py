@@ -74,6 +74,8 @@ class Systemd(Story):
 
     def ends_otherwise(self):
         """A process of the mesh ends alone, and the mesh by `tulle down` while systemd clears up as well."""
+        # The mesh knows that it is ready before systemd is told.
+        wait_for("systemd knows that it serves", lambda: self.show("ActiveState") == "active")
         process = next(pid for pid, process in self.processes().items() if process.words[1:] == ["reviews"])
         os.kill(process, signal.SIGKILL)
         wait_for("the journal has it as a warning", lambda: "ended" in self.journal("--priority=warning"))
