@@ -42,8 +42,6 @@ pub(crate) struct Meter {
     /// The last look at both clocks.
     looked: Cell<Option<(Instant, Duration)>>,
     exceeded: Cell<bool>,
-    /// How often the engine was told to end the turn.
-    interrupts: Cell<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -69,7 +67,6 @@ impl Meter {
     /// Begins a turn that may take so much CPU time.
     pub(crate) fn start(&self, left: Duration) {
         self.exceeded.set(false);
-        self.interrupts.set(0);
         let started = Instant::now();
         let known = self.looked.get();
         let cpu = match known.filter(|(at, _)| started.duration_since(*at) < STALE) {
@@ -99,16 +96,6 @@ impl Meter {
             self.exceeded.set(true);
         }
         up
-    }
-
-    /// Tells the engine whether to end the turn; how often it was told to do so.
-    pub(crate) fn interrupt(&self) -> u32 {
-        let up = self.is_up();
-        self.interrupts.update(|count| count + u32::from(up));
-        match up {
-            true => self.interrupts.get(),
-            false => 0,
-        }
     }
 
     /// Whether the engine was told so in this turn.

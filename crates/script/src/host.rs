@@ -87,12 +87,9 @@ fn all_checked(ctx: &Ctx<'_>, fields: &Array<'_>) -> Result<Vec<(String, String)
     for field in fields.iter::<Array<'_>>() {
         let field = field?;
         let (name, value) = checked(ctx, field.get(0)?, field.get(1)?)?;
-        left = match left.checked_sub(name.len() + value.len()) {
-            Some(left) => left,
-            None => {
-                return Err(Exception::throw_range(ctx, "headers have at most 64 KiB"));
-            }
-        };
+        left = left
+            .checked_sub(name.len() + value.len())
+            .ok_or_else(|| Exception::throw_range(ctx, "headers have at most 64 KiB"))?;
         all.push((name, value));
     }
     Ok(all)

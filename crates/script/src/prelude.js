@@ -26,20 +26,13 @@ function replace(owner, name, make) {
   if (typeof before?.value === "function") defineProperty(owner, name, { ...before, value: make(before.value)[name] });
 }
 
-function bounded(owner, name, fits) {
-  replace(owner, name, (original) => ({
-    [name](...given) {
-      if (!fits(this, given)) throw new TooMany(`${name}: more than ${MOST} elements`);
-      if (!small(this)) look();
-      return apply(original, this, given);
-    },
-  }));
-}
-
-function watched(owner, names, subject) {
+const receiver = (self) => self;
+const argument = (_, [first]) => first;
+function bounded(owner, names, subject, fits = () => true) {
   for (const name of names) {
     replace(owner, name, (original) => ({
       [name](...given) {
+        if (!fits(this, given)) throw new TooMany(`${name}: more than ${MOST} elements`);
         if (!small(subject(this, given))) look();
         return apply(original, this, given);
       },
@@ -65,13 +58,16 @@ const lengthOf = (self) => {
   return get !== undefined || isObject(value) ? Infinity : number(value);
 };
 const few = (self) => !(lengthOf(self) > MOST);
-for (const name of [
-  "copyWithin", "every", "fill", "filter", "forEach", "includes", "indexOf", "join", "lastIndexOf", "map", "pop", "push", "reduce", "reduceRight", "reverse", "shift",
-  "slice", "some", "sort", "splice", "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
-]) {
-  bounded(Array.prototype, name, few);
-}
-bounded(Iterator.prototype, "drop", (_, [count]) => !isObject(count) && !(number(count) > MOST));
+bounded(
+  Array.prototype,
+  [
+    "copyWithin", "every", "fill", "filter", "forEach", "includes", "indexOf", "join", "lastIndexOf", "map", "pop", "push", "reduce", "reduceRight", "reverse", "shift",
+    "slice", "some", "sort", "splice", "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
+  ],
+  receiver,
+  few,
+);
+bounded(Iterator.prototype, ["drop"], receiver, (_, [count]) => !isObject(count) && !(number(count) > MOST));
 // They go over what another set says that it has.
 for (const name of ["union", "intersection", "difference", "symmetricDifference", "isSubsetOf", "isSupersetOf", "isDisjointFrom"]) {
   delete Set.prototype[name];
@@ -165,9 +161,7 @@ for (const [name, symbol] of Object.entries({
     },
   }));
 }
-const receiver = (self) => self;
-const argument = (_, [first]) => first;
-watched(
+bounded(
   String.prototype,
   [
     "concat", "endsWith", "isWellFormed", "localeCompare", "normalize", "padEnd", "padStart", "repeat", "slice", "startsWith", "substr",
@@ -175,18 +169,18 @@ watched(
   ],
   receiver,
 );
-watched(
+bounded(
   getPrototypeOf(Uint8Array.prototype),
   ["copyWithin", "fill", "includes", "indexOf", "join", "lastIndexOf", "reverse", "set", "slice", "sort", "toReversed", "toSorted", "with"],
   receiver,
 );
-watched(Object, ["defineProperties", "entries", "freeze", "fromEntries", "getOwnPropertyDescriptors", "getOwnPropertyNames"], argument);
-watched(Object, ["isFrozen", "isSealed", "keys", "seal", "values"], argument);
-watched(Object, ["assign"], () => undefined);
-watched(Array, ["from"], argument);
-watched(Reflect, ["ownKeys"], argument);
-watched(JSON, ["parse"], argument);
-watched(
+bounded(Object, ["defineProperties", "entries", "freeze", "fromEntries", "getOwnPropertyDescriptors", "getOwnPropertyNames"], argument);
+bounded(Object, ["isFrozen", "isSealed", "keys", "seal", "values"], argument);
+bounded(Object, ["assign"], () => undefined);
+bounded(Array, ["from"], argument);
+bounded(Reflect, ["ownKeys"], argument);
+bounded(JSON, ["parse"], argument);
+bounded(
   globalThis,
   ["decodeURI", "decodeURIComponent", "encodeURI", "encodeURIComponent", "escape", "parseFloat", "parseInt", "unescape"],
   argument,

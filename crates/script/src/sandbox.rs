@@ -32,11 +32,10 @@ impl Sandbox {
         let raw = keep_prototypes_apart(&runtime).map_err(failed)?;
         let watch = meter.clone();
         let interrupt = move || {
-            let interrupts = watch.interrupt();
-            if interrupts > 1 {
+            if watch.was_exceeded() {
                 close_stack(raw);
             }
-            interrupts > 0
+            watch.is_up()
         };
         runtime.set_interrupt_handler(Some(Box::new(interrupt)));
         let least = counts(&runtime);
@@ -86,16 +85,19 @@ struct End {
 
 /// The binding makes the prototype of host functions once for a runtime, and keeps it, with the context in which it was
 /// made, until the end. That is this empty one, so that the script's own is gone before somebody counts what is left.
+/// Returns the engine's own name of the runtime.
 #[allow(
     unsafe_code,
     reason = "the binding keeps the engine's own name of a runtime to itself"
 )]
 fn keep_prototypes_apart(runtime: &Runtime) -> rquickjs::Result<NonNull<qjs::JSRuntime>> {
     let first = Context::base(runtime)?;
-    // SAFETY: the context is there, and so is its runtime.
-    let raw = first.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
-    first.with(|ctx| Function::new(ctx, || ()).map(drop))?;
-    NonNull::new(raw).ok_or(rquickjs::Error::Unknown)
+    first.with(|ctx| {
+        // SAFETY: the context is there, and so is its runtime.
+        let raw = unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) };
+        Function::new(ctx, || ())?;
+        NonNull::new(raw).ok_or(rquickjs::Error::Unknown)
+    })
 }
 
 /// Numbers of objects, shapes, functions and properties.
@@ -112,7 +114,10 @@ fn counts(runtime: &Runtime) -> [i64; 4] {
 
 impl End {
     fn start(&self, left: Duration) {
-        self.runtime.set_max_stack_size(STACK);
+        // The turn before may have closed it.
+        if self.meter.was_exceeded() {
+            self.runtime.set_max_stack_size(STACK);
+        }
         self.meter.start(left);
     }
 }

@@ -4,7 +4,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
-use tulle_script::{Head, Hook, Program, ScriptEngine, ScriptLimits, Subject, Turn};
+use tulle_script::{CallId, Head, Hook, Program, ScriptEngine, ScriptLimits, Subject, Turn};
 
 /// Far more than the 5 ms that a call has, and far less than what has no bound.
 const LONG: Duration = Duration::from_millis(1500);
@@ -71,11 +71,14 @@ fn cpu_time() -> Duration {
     )
 }
 
+fn begin(engine: &ScriptEngine, path: &str) -> CallId {
+    let head = Head::request("GET", path, "a");
+    engine.begin(Subject::new(head)).unwrap()
+}
+
 fn name(program: &Program, function: u32) -> String {
     let engine = start(program);
-    let call = engine
-        .begin(Subject::new(Head::request("GET", "/", "a")))
-        .unwrap();
+    let call = begin(&engine, "/");
     let mut head = Head::response(200);
     head.push(b"at", function.to_string().as_bytes());
     engine.respond(call, head).unwrap();
@@ -98,9 +101,7 @@ fn no_function_of_the_language_takes_long() {
     let mut long: Vec<String> = Vec::new();
     loop {
         let path = format!("/{function}/{this}/{given}");
-        let call = engine
-            .begin(Subject::new(Head::request("GET", &path, "a")))
-            .unwrap();
+        let call = begin(&engine, &path);
         let begun = cpu_time();
         let turn = engine.run(call, Hook::Request);
         let took = cpu_time() - begun;
@@ -148,9 +149,7 @@ fn functions_of_maps_that_a_plugin_replaces_are_not_called_by_the_end_of_a_reque
         let program = Program::read("replaced.js", &source).unwrap();
         let engine = start(&program);
         for _ in 0..2 {
-            let call = engine
-                .begin(Subject::new(Head::request("GET", "/", "a")))
-                .unwrap();
+            let call = begin(&engine, "/");
             let turn = engine.run(call, Hook::Request);
             assert!(matches!(turn, Turn::Done(None)), "{name}: {turn:?}");
             engine.respond(call, Head::response(200)).unwrap();
@@ -206,9 +205,7 @@ fn scripts_that_are_written_to_hold_a_worker_are_cut() {
         let source = format!("export function onRequest() {{ {body} }}");
         let program = Program::read("held.js", &source).unwrap();
         let engine = ScriptEngine::start(&program, "null", &ScriptLimits::default()).unwrap();
-        let call = engine
-            .begin(Subject::new(Head::request("GET", "/", "a")))
-            .unwrap();
+        let call = begin(&engine, "/");
         let begun = cpu_time();
         let turn = engine.run(call, Hook::Request);
         engine.end(call);
